@@ -23,7 +23,7 @@ from twinlog.runtime.disk import (
     make_durable_directories,
     write_atomically,
 )
-from twinlog.runtime.sealed import BrokenSealError, sealed, unsealed
+from twinlog.runtime.sealed import decode_saved, encode_saved
 
 _LOG = logging.getLogger("twinlog.controller")
 FORMAT = 1
@@ -32,6 +32,15 @@ FORMAT = 1
 class _Groups(msgspec.Struct, kw_only=True):
     format: int = FORMAT
     groups: list[GroupRecord] = msgspec.field(default_factory=list)
+
+
+def _check(groups: _Groups) -> None:
+    """Raises ValueError: a decision by such a record would end the controller."""
+    for record in groups.groups:
+        try:
+            record.check()
+        except AssertionError as error:
+            raise ValueError(f"the record of {record.group} contradicts itself") from error
 
 
 class FileRecordStore:
@@ -80,9 +89,9 @@ class FileRecordStore:
         if not self._disk.exists(self._path):
             return []
         try:
-            data = unsealed(self._disk.read_bytes(self._path))
-            groups = msgspec.json.decode(data, type=_Groups)
-        except (msgspec.DecodeError, UnicodeDecodeError, BrokenSealError) as error:
+            groups = decode_saved(self._disk.read_bytes(self._path), _Groups)
+            _check(groups)
+        except ValueError as error:
             raise RecordStoreError(
                 f"{self._path} cannot be read ({error}): restore it from its .bak, or remove both"
                 " and let the groups be adopted again"
@@ -109,9 +118,9 @@ class FileRecordStore:
         if record.version != (known.version if known else 0) + 1:
             return StoreOutcome.STALE
         records = {**self._records, record.group: record}
-        data = msgspec.json.encode(_Groups(groups=[records[name] for name in sorted(records)]))
+        data = encode_saved(_Groups(groups=[records[name] for name in sorted(records)]))
         try:
-            await self._disk.run(self._write, sealed(data))
+            await self._disk.run(self._write, data)
         except OSError as error:
             _LOG.warning("record not written path=%s error=%s", self._path, error)
             return StoreOutcome.UNKNOWN

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from twinlog.runtime.sealed import BrokenSealError, decode_saved
+
 if TYPE_CHECKING:  # Whoever only reads the lines of others needs no disk.
     from twinlog.runtime.disk import Disk, DiskFile
 
@@ -132,10 +134,8 @@ class RecentEvents:
     def _add(self, line: bytes) -> None:
         """A line that was cut by a crash, or is no event, is left out."""
         try:
-            event = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            return
-        if not isinstance(event, dict):
+            event = decode_saved(line, dict[str, Any])
+        except BrokenSealError:
             return
         self._recent.append((len(line), event))
         self._bytes += len(line)

@@ -17,6 +17,7 @@ from twinlog.ha.epoch_file import EpochFile
 from twinlog.ha.epochs import EpochEntry
 from twinlog.runtime.disk import write_atomically
 from twinlog.runtime.event_journal import EventJournal
+from twinlog.runtime.sealed import sealed
 from twinlog.testing.simdisk import SimDisk
 
 MEMBERS = frozenset({1, 3})
@@ -61,6 +62,28 @@ async def test_no_flipped_bit_makes_up_a_record() -> None:
             assert await store.lead() == [record], damaged
     with pytest.raises(RecordStoreError, match=r"restore it from its \.bak"):
         await store.lead()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"masterEpoch": 3, "masterBrokerId": 9, "syncStateSet": [1]},
+        {"syncStateSet": [1]},
+        {"masterEpoch": 3},
+        {"masterBrokerId": 1},
+    ],
+)
+async def test_a_record_that_cannot_be_is_refused_with_what_to_do(
+    fields: dict[str, object],
+) -> None:
+    """Somebody edited the file. The first decision by it would end the controller."""
+    disk = SimDisk()
+    await FileRecordStore(disk, "/c").lead()
+    group = {"cluster": "c", "group": "g", **fields}
+    data = msgspec.json.encode({"format": 1, "groups": [group]})
+    write_atomically(disk, "/c/groups.json", sealed(data))
+    with pytest.raises(RecordStoreError, match=r"record of g contradicts itself.*restore it"):
+        await FileRecordStore(disk.crash(None), "/c").lead()
 
 
 async def test_a_file_without_a_checksum_is_read() -> None:

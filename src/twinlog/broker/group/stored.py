@@ -19,7 +19,7 @@ from twinlog.controller.record import GroupRecord
 from twinlog.ha.epoch_file import EpochFile
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
 from twinlog.runtime.numbers import number_or_none
-from twinlog.runtime.sealed import BrokenSealError, sealed, unsealed
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -128,7 +128,7 @@ class StoredGroup:
         """Durable when it returns; OSError, and nothing counts then."""
         assert known_epoch >= self.known_epoch
         saved = _Saved(known_epoch, record)
-        await self._disk.run(self._write, sealed(msgspec.json.encode(saved)))
+        await self._disk.run(self._write, encode_saved(saved))
         self.record, self.known_epoch = record, known_epoch
 
     def _write(self, data: bytes) -> None:
@@ -149,8 +149,7 @@ def lead_without_controller(disk: Disk, root: str) -> None:
     if saved is not None and saved.is_fixed:
         return
     known = max(_last_epoch(disk, root), 0 if saved is None else saved.known_epoch)
-    data = msgspec.json.encode(_Saved(known + _FIXED_EPOCHS, is_fixed=True))
-    write_atomically(disk, path, sealed(data))
+    write_atomically(disk, path, encode_saved(_Saved(known + _FIXED_EPOCHS, is_fixed=True)))
 
 
 def _last_epoch(disk: Disk, root: str) -> int:
@@ -168,8 +167,8 @@ def _read_record(disk: Disk, path: str) -> _Saved | None:
     if not disk.exists(path):
         return None
     try:
-        return msgspec.json.decode(unsealed(disk.read_bytes(path)), type=_Saved)
-    except (msgspec.DecodeError, UnicodeDecodeError, BrokenSealError) as error:
+        return decode_saved(disk.read_bytes(path), _Saved)
+    except BrokenSealError as error:
         # Of a slave of a fixed pair it has another form, and says nothing of epochs.
         _LOG.warning("group not readable path=%s error=%s", path, error)
         return None

@@ -22,6 +22,7 @@ from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.mark import ConfirmedMark
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 from twinlog.store.errors import StoreError
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -183,7 +184,7 @@ class StoreIdentity:
         self._forget_grant()
         if is_promotion:
             self._save_promotion()
-        elif self._now() != self._saved or not self._has_both_files():
+        elif not self._is_in_both_files():
             self._save_if_possible()
 
     def _save_promotion(self) -> None:
@@ -253,27 +254,32 @@ class StoreIdentity:
             if not self._disk.exists(path):
                 continue
             try:
-                return msgspec.json.decode(self._disk.read_bytes(path), type=_Saved)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return decode_saved(self._disk.read_bytes(path), _Saved)
+            except BrokenSealError as error:
                 _LOG.warning("identity not readable path=%s error=%s", path, error)
                 faults.append(f"{path}: {error}")
         if faults:
             raise StoreError(
                 f"the identity of this store cannot be read ({'; '.join(faults)}): copy store_id"
                 " from a replica's identity.json, or remove the file and its .bak to start as a new"
-                " store"
+                " store. A file that is edited must not have the member `crc`"
             )
         return _Saved("", "")
 
-    def _has_both_files(self) -> bool:
-        return all(self._disk.exists(path) for path in (self._path, self._copy_path))
+    def _is_in_both_files(self) -> bool:
+        """As they must be, byte by byte: a copy that has decayed is no copy."""
+        data = encode_saved(self._now())
+        paths = (self._path, self._copy_path)
+        return all(
+            self._disk.exists(path) and self._disk.read_bytes(path) == data for path in paths
+        )
 
     def _save(self) -> None:
         with self._writing:
             make_own_directory(self._disk, self._config.store_path_root_dir)
             saved = self._now()
             for path in (self._path, self._copy_path):
-                write_atomically(self._disk, path, msgspec.json.encode(saved))
+                write_atomically(self._disk, path, encode_saved(saved))
             self._saved_id = saved.store_id
             self._kept_promotion = saved.promotion
 

@@ -43,6 +43,7 @@ from twinlog.remoting.bodies.common import MessageQueue
 from twinlog.remoting.bodies.subscription_group import group_from_json
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
 
@@ -292,10 +293,8 @@ class MetadataReader:
         """Find where the last process stopped, and apply what came since."""
         if self._disk.exists(self._path):
             try:
-                self._position = msgspec.json.decode(
-                    self._disk.read_bytes(self._path), type=_Position
-                )
-            except msgspec.DecodeError as error:
+                self._position = decode_saved(self._disk.read_bytes(self._path), _Position)
+            except BrokenSealError as error:
                 # Reading from the start again is right, only slower.
                 _LOG.warning("metadata position unreadable path=%s error=%s", self._path, error)
             self._saved = msgspec.structs.replace(self._position)
@@ -388,7 +387,7 @@ class MetadataReader:
     def _write(self, place: _Position, cut_count: int) -> None:
         with self._writing:
             if cut_count == self._cut_count:
-                write_atomically(self._disk, self._path, msgspec.json.encode(place))
+                write_atomically(self._disk, self._path, encode_saved(place))
                 self._saved = place
 
     def queues_moved(self, keys: Collection[tuple[str, int]]) -> None:

@@ -36,6 +36,7 @@ import msgspec
 from twinlog.message.names import is_system_group, is_system_topic
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 
 _LOG = logging.getLogger("twinlog.broker")
 
@@ -177,7 +178,7 @@ class SkipGuard:
     def _save(self) -> None:
         try:
             make_own_directory(self._disk, self._root)
-            write_atomically(self._disk, self._path, msgspec.json.encode(self._saved))
+            write_atomically(self._disk, self._path, encode_saved(self._saved))
         except OSError as error:
             # A full disk: armed in this process; the next one cannot know of it.
             _LOG.error("promotion not saved path=%s error=%s", self._path, error)
@@ -214,8 +215,8 @@ class SkipGuard:
         if not self._disk.exists(self._path):
             return
         try:
-            saved = msgspec.json.decode(self._disk.read_bytes(self._path), type=Armed)
-        except msgspec.DecodeError as error:
+            saved = decode_saved(self._disk.read_bytes(self._path), Armed)
+        except BrokenSealError as error:
             _LOG.warning("promotion file unreadable path=%s error=%s", self._path, error)
             return
         if saved.time_ms < self._saved.time_ms:

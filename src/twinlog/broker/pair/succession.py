@@ -33,6 +33,7 @@ from twinlog.remoting.errors import RemotingError
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import Disk, make_own_directory, write_atomically
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.store.errors import StoreError
 
@@ -67,6 +68,16 @@ class GroupMemory(msgspec.Struct):
     in_sync_replicas: int = 0  # 0: never heard of.
     replica_ids: list[int] = msgspec.field(default_factory=list)
     heard_ms: int = 0
+
+
+def read_memory(data: bytes) -> GroupMemory:
+    """What a file holds; nothing is known if it is damaged."""
+    try:
+        return decode_saved(data, GroupMemory)
+    except BrokenSealError as error:
+        # Only a promotion asks for it, and says then that it is not known.
+        _LOG.warning("group not readable error=%s", error)
+        return GroupMemory()
 
 
 class Succession:
@@ -122,13 +133,7 @@ class Succession:
         if self._identity.was_master and not self._role.is_master:
             self._disk.unlink(self._path)
         else:
-            try:
-                self.memory = msgspec.json.decode(
-                    self._disk.read_bytes(self._path), type=GroupMemory
-                )
-            except msgspec.DecodeError as error:
-                # Only a promotion asks for it, and says then that it is not known.
-                _LOG.warning("group not readable path=%s error=%s", self._path, error)
+            self.memory = read_memory(self._disk.read_bytes(self._path))
 
     # At a start
 
@@ -245,7 +250,7 @@ class Succession:
             self._identity.heard(facts.promotion)
             if is_news or not was_saved:
                 make_own_directory(self._disk, self._config.store_path_root_dir)
-                write_atomically(self._disk, self._path, msgspec.json.encode(self.memory))
+                write_atomically(self._disk, self._path, encode_saved(self.memory))
             self.is_saved = True
         except OSError as error:
             # A full disk: known to this process, and written as soon as there is room.

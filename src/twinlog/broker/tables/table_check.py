@@ -19,6 +19,7 @@ import msgspec
 from twinlog.broker.tables.config_file import ConfigFile, Source
 from twinlog.runtime.disk import Disk, write_atomically
 from twinlog.runtime.saving import TableSaver
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 from twinlog.store.integrity.digests import digest_of
 
 _LOG = logging.getLogger("twinlog.broker")
@@ -104,8 +105,8 @@ class TableCheck:
         if not self._disk.exists(self._path):
             return {}
         try:
-            return msgspec.json.decode(self._disk.read_bytes(self._path), type=dict[str, Left])
-        except msgspec.DecodeError as error:
+            return decode_saved(self._disk.read_bytes(self._path), dict[str, Left])
+        except BrokenSealError as error:
             _LOG.warning("digests of tables not readable error=%s", error)
             return {}
 
@@ -144,7 +145,7 @@ class TableCheck:
             if self._disk.exists(path)
         }
         self._disk.make_directories(self._directory)
-        write_atomically(self._disk, self._path, msgspec.json.encode(left))
+        write_atomically(self._disk, self._path, encode_saved(left))
 
 
 def _both(path: str) -> Iterable[str]:

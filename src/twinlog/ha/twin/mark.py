@@ -31,6 +31,7 @@ import msgspec
 
 from twinlog.message.crc import crc32
 from twinlog.runtime.disk import Disk, DiskFile, make_own_directory, write_atomically
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 
 _LOG = logging.getLogger("twinlog.ha")
 MARK_NAME = "confirmed.mark"
@@ -156,8 +157,8 @@ class ConfirmedMark:
         if not self._disk.exists(self._replicas_path):
             return _Saved()
         try:
-            return msgspec.json.decode(self._disk.read_bytes(self._replicas_path), type=_Saved)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            return decode_saved(self._disk.read_bytes(self._replicas_path), _Saved)
+        except BrokenSealError as error:
             _LOG.warning("replicas not readable path=%s error=%s", self._replicas_path, error)
             return _Saved(boot_id="unreadable")
 
@@ -255,7 +256,7 @@ class ConfirmedMark:
             self._was_synced(self._slot)
         if is_news:
             make_own_directory(self._disk, self._root)
-            write_atomically(self._disk, self._replicas_path, msgspec.json.encode(self._now))
+            write_atomically(self._disk, self._replicas_path, encode_saved(self._now))
             self._saved = self._now
 
     def _open(self) -> DiskFile:

@@ -19,6 +19,7 @@ import msgspec
 
 from twinlog import __version__
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 from twinlog.store.errors import StoreError, StoreLayoutError
 
 FORMAT: Final = 2
@@ -39,8 +40,8 @@ def read_format(disk: Disk, root: str) -> StoreFormat:
     if not disk.exists(path):
         return StoreFormat()
     try:
-        return msgspec.json.decode(disk.read_bytes(path), type=StoreFormat)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return decode_saved(disk.read_bytes(path), StoreFormat)
+    except BrokenSealError:
         return StoreFormat()
 
 
@@ -57,12 +58,12 @@ def check_format(disk: Disk, root: str) -> None:
 
 def write_format(disk: Disk, root: str) -> None:
     """This release has opened the store."""
-    wanted = StoreFormat(FORMAT, OLDEST_READER, __version__)
-    if read_format(disk, root) != wanted:
+    wanted, path = encode_saved(StoreFormat(FORMAT, OLDEST_READER, __version__)), _path(root)
+    if not disk.exists(path) or disk.read_bytes(path) != wanted:
         try:
-            write_atomically(disk, _path(root), msgspec.json.encode(wanted))
+            write_atomically(disk, path, wanted)
         except OSError as error:
-            raise StoreError(f"cannot write {_path(root)}: {error}") from error
+            raise StoreError(f"cannot write {path}: {error}") from error
 
 
 def _path(root: str) -> str:
