@@ -24,6 +24,7 @@ _HOUR_MS: Final = 3_600_000
 _SEGMENTS_PER_RUN: Final = 10
 _FIRST_CHECK_MS: Final = 1000
 _MANUAL_RUNS: Final = 20
+_WITNESSES: Final = 3
 
 
 class Cleaner:
@@ -145,10 +146,16 @@ class Cleaner:
         return await self._store.housekeeping.save_round()
 
     def _newest_time(self) -> int:
-        """Store time of the newest record of the first segment, about: of the next segment."""
+        """Store time of the newest record of the first segment, about: of the next segment.
+
+        A record's time has no checksum: one flipped bit, and a segment would be decades old. So
+        several records are asked, and the file where they are too few; the middle one counts.
+        """
         segments = self._store.commit_log.segments.segments
-        time = self._store.reader.store_time_at(segments[1].start)
-        return time if time > 0 else self._disk.modified_ms(segments[0].path)
+        times = self._store.reader.store_times_from(segments[1].start, _WITNESSES)
+        if len(times) < _WITNESSES:
+            times.append(self._disk.modified_ms(segments[0].path))
+        return sorted(times)[len(times) // 2]
 
     async def _clean_followers(self) -> None:
         """Queues and index files whose records are gone."""

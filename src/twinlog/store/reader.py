@@ -304,6 +304,21 @@ class StoreReader:
             return -1  # No record begins there: the entry that says so is damaged.
         return store_timestamp_of(head)
 
+    def store_times_from(self, physical_offset: int, count: int) -> list[int]:
+        """Store times of the first `count` records from `physical_offset` on, without those that
+        are not what they must be."""
+        times = []
+        for _ in range(count):
+            time = self.store_time_at(physical_offset)
+            if time > 0:
+                times.append(time)
+            try:
+                (size,) = _I32.unpack(self._log.read_to_check(physical_offset, _I32.size))
+            except (OffsetOutOfRangeError, struct.error):
+                break
+            physical_offset += max(size, 1)
+        return times
+
     # By time
 
     def store_time(self, queue: ConsumeQueue, queue_offset: int) -> int:

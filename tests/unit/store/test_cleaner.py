@@ -6,6 +6,8 @@ from datetime import datetime
 import pytest
 from tests.support.stores import ManualClock, message, running_store, small_config
 
+from twinlog.message.layout import ENTRY_SIZE, STORE_TIMESTAMP_AT
+from twinlog.store.index.index_service import IndexService
 from twinlog.store.status import GetMessageStatus
 from twinlog.testing.simdisk import SimDisk
 
@@ -206,3 +208,92 @@ async def test_nothing_goes_while_what_follows_from_it_cannot_be_saved(monkeypat
         monkeypatch.setattr(store.housekeeping, "save_round", save_round)
         store.cleaner.execute_delete_files_manually()
         assert await store.cleaner.clean() > 0
+
+
+# One damaged number must not take away what has not expired.
+
+
+def _clock_and_disk():
+    clock, disk = ManualClock(NOON_MS), SimDisk()
+    disk.now_ms = clock.now_ms
+    return clock, disk
+
+
+def _flip(disk, path, position, bit):
+    file = disk.open(path)
+    (byte,) = file.pread(1, position)
+    file.pwritev([bytes([byte ^ 1 << bit])], position)
+    file.close()
+
+
+async def _decayed_each_bit(store, disk, path, positions):
+    """Flip each bit, let the cleaner work, put it back; nothing may be gone."""
+    for position in positions:
+        for bit in range(8):
+            _flip(disk, path, position, bit)
+            store.cleaner.execute_delete_files_manually()
+            store.cleaner._cleaned_to = -1
+            assert await store.cleaner.clean() == 0, (position, bit)
+            _flip(disk, path, position, bit)
+
+
+@pytest.mark.parametrize("count", [2, 3, 40])
+async def test_a_flipped_bit_in_a_record_makes_no_segment_expire(count):
+    """The store time in a record has no checksum."""
+    clock, disk = _clock_and_disk()
+    async with _store(clock, disk, file_reserved_time=72) as store:
+        number = 0
+        while len(store.commit_log.segments.segments) < 2:
+            await _fill(store, clock, 1, 1000)
+            number += 1
+        await _fill(store, clock, count - 1, 1000)
+        second = store.commit_log.segments.segments[1]
+        await _decayed_each_bit(store, disk, second.path, range(88))
+        clock.advance(73 * HOUR_MS)
+        store.cleaner.execute_delete_files_manually()
+        assert await store.cleaner.clean() == 1
+
+
+async def test_a_flipped_bit_in_an_old_record_keeps_no_segment():
+    clock, disk = _clock_and_disk()
+    async with _store(clock, disk, file_reserved_time=72) as store:
+        await _fill(store, clock, 300, 1000)
+        clock.advance(73 * HOUR_MS)
+        _flip(disk, store.commit_log.segments.segments[1].path, STORE_TIMESTAMP_AT, 5)
+        store.cleaner.execute_delete_files_manually()
+        assert await store.cleaner.clean() > 1
+
+
+async def test_a_flipped_bit_in_a_queue_takes_no_file_of_it_away():
+    clock, disk = _clock_and_disk()
+    async with _store(clock, disk, file_reserved_time=72) as store:
+        await _fill(store, clock, 1200, 1000)
+        store.queue_table.write_all()
+        store.commit_log.remove_first()
+        first = disk.list("/store/consumequeue/T/0")
+        path = f"/store/consumequeue/T/0/{first[0]}"
+        last = disk.file_size(path) - ENTRY_SIZE
+        await _decayed_each_bit(store, disk, path, range(last, last + ENTRY_SIZE))
+        assert disk.list("/store/consumequeue/T/0") == first
+        for position in range(last, last + ENTRY_SIZE):
+            _flip(disk, path, position, 0)  # And all of it: a place that a lost record has.
+        store.cleaner._cleaned_to = -1
+        await store.cleaner.clean()
+        assert disk.list("/store/consumequeue/T/0") == first
+
+
+async def test_a_flipped_bit_in_the_head_of_an_index_file_does_not_take_it_away():
+    clock, disk = _clock_and_disk()
+    async with _store(clock, disk) as store:
+        await _fill(store, clock, 1200, 1000)
+    names = disk.list("/store/index")
+    path = f"/store/index/{names[0]}"
+    for position in range(40):
+        for bit in range(8):
+            _flip(disk, path, position, bit)
+            index = IndexService(disk, clock, "/store/index", slots_max=100, index_max=400)
+            index.load()
+            index.remove_expired(16384)
+            assert disk.list("/store/index") == names, (position, bit)
+            index.close()
+            _flip(disk, path, position, bit)

@@ -193,6 +193,12 @@ class IndexFile:
         data = self.file.pread(ENTRY.size * min(count, _FIRST_ENTRIES), self.entry_position(1))
         return [(entry[0], entry[1]) for entry in ENTRY.iter_unpack(data)]
 
+    def newest_offset(self) -> int:
+        """Of the last record in it, as header and last entry say: either may be damaged."""
+        data = self.file.pread(ENTRY.size, self.entry_position(self.entry_count))
+        last = ENTRY.unpack(data)[1] if self.entry_count and len(data) == ENTRY.size else 0
+        return max(self.end_offset, last)
+
     @property
     def has_slots(self) -> bool:
         """Whether they are in memory, where those on disk may be older."""

@@ -310,7 +310,7 @@ class IndexService:
     def remove_expired(self, log_min_offset: int) -> int:
         """Delete from the oldest on, never the last, what points only below the log."""
         count = 0
-        while len(self.files) > 1 and self.files[0].end_offset < log_min_offset:
+        while len(self.files) > 1 and self.files[0].newest_offset() < log_min_offset:
             self._remove(self.files.pop(0))
             count += 1
         return count

@@ -337,13 +337,21 @@ class ConsumeQueue:
         self.unsynced.discard(start)
 
     def remove_expired_files(self, disk: Disk, pool: FilePool, log_min_offset: int) -> int:
-        """Delete leading files, never the last, whose newest record is gone from the log."""
+        """Delete leading files, never the last, whose newest record is gone from the log.
+
+        Its last entry says so first, which is cheap, and may be damaged or blank; the search among
+        the others decides.
+        """
         count = 0
         while self.first_start >= 0 and self.first_start + self.file_size < self.written_end:
             last_number = (self.first_start + self.file_size) // ENTRY_SIZE - 1
             entry = self.entry(pool, last_number)
             assert entry is not None
-            if entry[0] >= log_min_offset:
+            end = self.first_start + self.file_size
+            if (
+                entry[0] >= log_min_offset
+                or self.min_offset(pool, log_min_offset) < end // ENTRY_SIZE
+            ):
                 break
             self._remove_file(disk, pool, self.first_start)
             self.first_start += self.file_size
