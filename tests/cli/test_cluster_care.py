@@ -131,6 +131,12 @@ def test_every_node_is_restarted_and_nothing_acknowledged_is_lost(twins: LocalTw
     assert (again.code, "not begun" in again.err) == (10, True)
 
 
+def test_a_wrong_time_to_wait_is_refused_before_anything_is_asked_or_restarted() -> None:
+    words = ("cluster", "rolling-restart", "--command", "exit 1", "--wait", "soon")
+    refused = process(*words, "-n", "127.0.0.1:1")
+    assert (refused.code, "soon" in refused.err) == (2, True), refused
+
+
 def offset_call(address: str, code: int, **more: object) -> str | None:
     connection = Connection(address)
     answer = connection.call(code, {"consumerGroup": "g", "topic": "load", "queueId": 0, **more})

@@ -264,6 +264,7 @@ def forged(place: Path, **changes: object) -> None:
         {"files": [{"path": "config/../../../out", "size": 0, "digest": digest_text(b"")}]},
         {"files": [{"path": "/out", "size": 0, "digest": digest_text(b"")}]},
         {"files": [{"path": "config/..", "size": 0, "digest": digest_text(b"")}]},
+        {"files": [{"path": "config/a\0b", "size": 0, "digest": digest_text(b"")}]},
         {"id": "../other"},
         {"segments": []},
         {"segmentSize": 0},

@@ -292,3 +292,36 @@ async def test_master_and_slave_may_share_a_directory(tmp_path: Path) -> None:
     command("backup", "restore", place, tmp_path / "back").ok()
     removed = command("backup", "remove", place, "--keep", 1, "-o", "json").ok()
     assert [row["source"] for row in removed.json["backups"]] == [str(tmp_path / "master")]
+
+
+class Reseeded(PosixDisk):
+    """A slave starts over, and its new log comes, while the segments of the old one are copied."""
+
+    def __init__(self, store: Path, log: Path, name: str) -> None:
+        super().__init__()
+        self._store, self._log, self._name = store, log, name
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        if "/segments/" in target and self._log.exists():
+            aside = self._store / "twinlog" / self._name
+            aside.mkdir()
+            (self._store / "commitlog").rename(aside / "commitlog")
+            self._log.rename(self._store / "commitlog")
+
+
+@pytest.mark.parametrize("name", ["reseed-5", "other"])
+async def test_a_log_that_is_replaced_meanwhile_is_not_mixed_with_the_new_one(
+    tmp_path: Path, name: str
+) -> None:
+    store, other = tmp_path / "store", tmp_path / "other"
+    for number, root in enumerate((store, other)):
+        clock = ManualClock()
+        async with running_store(small_config(root), clock=clock) as opened:
+            await put(opened, 500 + 9 * number, clock, step_ms=7 + number)
+    wanted = log_of(other)
+    disk = Reseeded(store, other / "commitlog", name)
+    manifest = Backups(disk, str(tmp_path / "backups")).create(str(store), 1)
+    Backups(disk, str(tmp_path / "backups")).restore(manifest, str(tmp_path / "back"))
+    disk.close()
+    assert log_of(tmp_path / "back").rstrip(b"\0") == wanted.rstrip(b"\0")

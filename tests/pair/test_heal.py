@@ -13,6 +13,7 @@ import pytest
 from support.damage import Flip, flip_bit, log_place, queue_place
 from support.healing import CONFIG, bodies_served, fill, running_pair, scrubbed
 from support.local_brokers import Brokers, pull, until
+from twinlog.admin.integrity import found_by
 from twinlog.broker.server import Broker
 from twinlog.remoting import fastjson
 from twinlog.remoting.codes import RequestCode
@@ -100,6 +101,27 @@ async def test_both_copies_of_a_range_decay_and_are_whole_after_one_scrub_of_eit
     await until(lambda: not slave.store.damage.places)
     assert not master.store.damage.places
     assert master.scrubber.differing_ranges == 0
+
+
+async def test_ranges_that_differ_and_are_sound_by_themselves_are_named(brokers: Brokers) -> None:
+    """A key has no CRC, and the digest is that of the damage: nobody knows who is right."""
+    rng = random.Random(6)
+    master, slave = await running_pair(brokers)
+    await fill(brokers, master, slave, rng)
+    await scrubbed(master, slave)
+    path = Path(master.store.commit_log.segments.segments[0].path)
+    right = path.read_bytes()
+    flip_bit(path, right.index(b"KEYS\x01k7\x02") + 6, rng)
+    master.scrubber.digests.add(0, digest_of(path.read_bytes()))
+    await scrubbed(master)
+    status = master.scrubber.status()
+    assert (status["places"], status["differingRanges"]) == ([], 1)
+    (text,) = found_by(status)
+    assert "the range at offset 0 of the log differs from that of 127.0.0.1:" in text
+    path.write_bytes(right)
+    master.scrubber.digests.add(0, digest_of(right))
+    await scrubbed(master)
+    assert found_by(master.scrubber.status()) == []
 
 
 @pytest.mark.parametrize("who", ["reader", "scrub"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from twinlog.admin.client import Admin
 from twinlog.client.errors import UsageError
@@ -10,6 +10,13 @@ from twinlog.client.net.answers import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.twinlog import TwinlogScrubRequestHeader
 from twinlog.runtime.numbers import is_number, number_of
+
+FINDINGS: Final = ("places", "differing")  # Of a scrub's status; an older release has the first.
+
+
+def found_by(status: dict[str, Any]) -> list[str]:
+    """What is wrong with the files of a broker, one sentence each."""
+    return [text for key in FINDINGS for text in status.get(key, [])]
 
 
 async def find_broker(admin: Admin, place: str) -> str:

@@ -9,7 +9,7 @@ from twinlog.admin.brokers import booted_of, broker_runtime
 from twinlog.admin.client import Admin
 from twinlog.admin.failover import Controllers, choose_target, find_controllers, leader, metadata
 from twinlog.admin.health import cluster_health
-from twinlog.admin.integrity import scrub
+from twinlog.admin.integrity import found_by, scrub
 from twinlog.client.errors import ClientError
 from twinlog.remoting.bodies.controller import GroupFacts
 from twinlog.remoting.bodies.route import MASTER_ID
@@ -134,4 +134,4 @@ async def _damage(admin: Admin, step: RestartStep) -> list[str]:
         status = await scrub(admin, step.address)
     except ClientError:
         return []  # An Apache broker, or one that the health check has named already.
-    return [f"{step.broker_name}:{step.broker_id}: {place}" for place in status["places"][:3]]
+    return [f"{step.broker_name}:{step.broker_id}: {place}" for place in found_by(status)[:3]]

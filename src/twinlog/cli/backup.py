@@ -69,7 +69,7 @@ def create(place: Path, root: Path, commit_log: str | None, output: str) -> int:
     with _writable(place) as directory, _backups(directory) as backups, _shared(directory, backups):
         manifest = backups.create(str(root), time.time_ns() // 1_000_000, commit_log)
     for path in backups.damaged:
-        text = "was copied as it is, which is not what its digest says; see: twinlog store verify"
+        text = "was copied as it is, and is damaged: see twinlog store verify"
         click.echo(f"twinlog: {path} {text}", err=True)
     return _show(output, [manifest], f"backup {manifest.id} up to offset {manifest.mark}")
 

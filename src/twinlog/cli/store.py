@@ -107,6 +107,7 @@ def _shown(session: Session, report: Report) -> int:
 def _offline(root: Path, is_deep: bool, log_directory: str | None) -> Report:
     from twinlog.runtime.disk import PosixDisk
     from twinlog.store.errors import StoreError
+    from twinlog.store.integrity.files import NoLogError
     from twinlog.store.integrity.verify import Verifier
 
     progress = Progress()
@@ -114,8 +115,10 @@ def _offline(root: Path, is_deep: bool, log_directory: str | None) -> Report:
     try:
         verifier = Verifier(disk, str(root), is_deep=is_deep, progress=progress.tell)
         result = verifier.run(log_directory)
-    except StoreError as error:
+    except NoLogError as error:
         raise CommandError(str(error), NOT_FOUND) from error
+    except StoreError as error:
+        raise CommandError(str(error), FAILED) from error
     except OSError as error:
         raise CommandError(f"the store cannot be read: {error}", FAILED) from error
     finally:
@@ -131,7 +134,7 @@ def _damaged_tables(root: Path) -> list[str]:
     from twinlog.remoting import fastjson
 
     found = []
-    for path in sorted((root / "config").glob("*.json")):
+    for path in sorted(filter(Path.is_file, (root / "config").glob("*.json"))):
         try:
             fastjson.loads(path.read_bytes())
         except ValueError as error:
@@ -183,7 +186,7 @@ class Progress:
 
 
 def _verify_online(session: Session, place: str) -> int:
-    from twinlog.admin.integrity import find_broker, scrub
+    from twinlog.admin.integrity import FINDINGS, find_broker, found_by, scrub
 
     async def begin(admin: Any) -> tuple[str, dict[str, Any]]:
         address = await find_broker(admin, place)
@@ -196,8 +199,8 @@ def _verify_online(session: Session, place: str) -> int:
         status = call(session, lambda admin: scrub(admin, address))
         progress.tell(status["position"] - status["start"], status["end"] - status["start"])
     progress.end()
-    rows = [{"finding": text} for text in status["places"]]
+    rows = [{"finding": text} for text in found_by(status)]
     sentence = f"{address}: sound" if not rows else f"{address}: {len(rows)} places are damaged"
-    fields = {key: value for key, value in status.items() if key != "places"}
+    fields = {key: value for key, value in status.items() if key not in FINDINGS}
     tables = [Table([Column("finding")], rows, "findings")] if rows else []
     return _shown(session, Report(tables, fields, sentence=sentence, is_healthy=not rows))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from twinlog.runtime.disk import PosixDisk
-from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests
+from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
 
 SEGMENT = 4 * RANGE_SIZE
 
@@ -93,3 +93,26 @@ def test_what_is_known_is_known_whatever_expires_or_is_cut(tmp_path: Path, seed:
     world.add()
     world.judge_files()
     world.close()
+
+
+def test_a_file_of_digests_that_decays_is_found_and_written_again(tmp_path: Path) -> None:
+    disk = PosixDisk()
+    digests = RangeDigests(disk, str(tmp_path), 1 << 20)
+    digests.add(0, digest_of(b"a"))
+    digests.save()
+    path = tmp_path / "digests" / f"{0:020d}"
+    written = path.read_bytes()
+    for bit in range(8 * len(written)):
+        damaged = bytearray(written)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert RangeDigests(disk, str(tmp_path), 1 << 20).broken_file(0) == str(path)
+        digests.mend_files()
+        digests.save()
+        assert path.read_bytes() == written
+    path.unlink()
+    digests.mend_files()
+    digests.save()
+    assert path.read_bytes() == written
+    assert digests.broken_file(0) == digests.broken_file(1 << 20) == ""
+    disk.close()

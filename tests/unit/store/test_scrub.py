@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -254,3 +256,39 @@ async def test_a_copy_that_went_on_differently_heals_nothing(tmp_path: Path) -> 
             scrubber.healer.replicas = lambda: [Copy(its), Copy(right)]
             assert await scrubber.healer.heal_record(at)
             assert store.commit_log.read(at, size) == right[at : at + size]
+
+
+@pytest.fixture
+def small_own(tmp_path: Path) -> Iterator[Path]:
+    """`store/twinlog` on a disk of its own that is soon full."""
+    own = tmp_path / "twinlog"
+    own.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "none", str(own)]
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    yield own
+    subprocess.run(["umount", str(own)], check=True)
+
+
+async def test_a_repair_without_room_for_the_old_bytes_changes_and_leaves_nothing(
+    tmp_path: Path, small_own: Path
+) -> None:
+    clock, own = ManualClock(), small_own
+    async with walking(tmp_path, clock) as (store, scrubber):
+        path = Path(store.commit_log.segments.segments[0].path)
+        right = path.read_bytes()
+        scrubber.digests.add(0, digest_of(right))
+        scrubber.digests.save()
+        damaged = right[:500] + bytes(9000) + right[9500:]
+        path.write_bytes(damaged)
+        scrubber.healer.replicas = lambda: [Copy(right)]
+        room = os.statvfs(own)
+        ballast = own / "ballast"
+        ballast.write_bytes(bytes(room.f_bavail * room.f_frsize - 8192))
+        assert not await scrubber.healer.heal_range(0, len(right))
+        assert path.read_bytes() == damaged
+        assert list(own.glob("damaged-*")) == []
+        ballast.unlink()
+        assert await scrubber.healer.heal_range(0, len(right))
+        assert path.read_bytes() == right
+        assert [kept.read_bytes() for kept in own.glob("damaged-*")] == [damaged]

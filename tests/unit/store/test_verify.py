@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +130,68 @@ async def test_flipped_bits_are_found(tmp_path: Path, seed: int) -> None:
 def test_what_is_no_store_is_not_found(tmp_path: Path) -> None:
     assert twinlog("store", "verify", str(tmp_path)).code == 3
     assert twinlog("store", "verify", str(tmp_path / "none")).code == 3
+
+
+# What an operator, a copy or a file system may leave of a store: a finding and an exit code.
+
+
+def _files(root: Path, folder: str) -> list[Path]:
+    return sorted((root / folder).iterdir())
+
+
+def _cut(path: Path, size: int) -> None:
+    os.truncate(path, size)
+
+
+LEFTOVERS: dict[str, tuple[int, Callable[[Path], object]]] = {
+    "an index file is empty": (1, lambda root: _cut(_files(root, "index")[0], 0)),
+    "an index file has no header": (1, lambda root: _cut(_files(root, "index")[0], 10)),
+    "an index file is short": (1, lambda root: _cut(_files(root, "index")[0], 3000)),
+    "a directory in the index": (0, lambda root: (root / "index" / "20990101000000000").mkdir()),
+    "a file among the topics": (0, lambda root: (root / "consumequeue" / "f").write_text("x")),
+    "a directory among the tables": (0, lambda root: (root / "config/x.json").mkdir(parents=True)),
+    "a queue's first file is empty": (1, lambda root: _cut(_files(root, QUEUE)[0], 0)),
+    "a queue's first file is gone": (1, lambda root: _files(root, QUEUE)[0].unlink()),
+    "a queue's second file is gone": (1, lambda root: _files(root, QUEUE)[1].unlink()),
+    "a queue's last file is gone": (1, lambda root: _files(root, QUEUE)[-1].unlink()),
+    "a queue's last file is empty": (1, lambda root: _cut(_files(root, QUEUE)[-1], 0)),
+    "a queue's last file is short": (1, lambda root: _cut(_files(root, QUEUE)[-1], 1007)),
+    "a queue has one empty file": (
+        1,
+        lambda root: (
+            [path.unlink() for path in _files(root, QUEUE)[:-1]],
+            _cut(_files(root, QUEUE)[-1], 0),
+        ),
+    ),
+    "a queue is gone": (1, lambda root: shutil.rmtree(root / QUEUE)),
+    "the log's last file is too long": (1, lambda root: _cut(_files(root, LOG)[-1], 200_000)),
+    "the log's last file is short": (1, lambda root: _cut(_files(root, LOG)[-1], 5000)),
+    "the log's second file is gone": (1, lambda root: _files(root, LOG)[1].unlink()),
+    "the log's second file is empty": (1, lambda root: _cut(_files(root, LOG)[1], 0)),
+    "a file of another log": (1, lambda root: (root / LOG / ("9" * 20)).write_text("x")),
+    "all files of the log are empty": (
+        1,
+        lambda root: [_cut(path, 0) for path in _files(root, LOG)],
+    ),
+    "no file of the log": (3, lambda root: [path.unlink() for path in _files(root, LOG)]),
+    "no log": (3, lambda root: shutil.rmtree(root / LOG)),
+}
+LOG, QUEUE = "commitlog", "consumequeue/T/0"
+
+
+@pytest.mark.parametrize("name", LEFTOVERS)
+async def test_what_is_left_of_a_store_is_named(tmp_path: Path, name: str) -> None:
+    root, (code, change) = tmp_path / "store", LEFTOVERS[name]
+    async with running_store(small_config(root)) as store:
+        for number in range(900):
+            store.put(message(number, size=300))
+            store.write_pending()
+    twinlog("store", "verify", "--deep", str(root)).ok()
+    change(root)
+    for words in (("store", "verify"), ("store", "verify", "--deep")):
+        found = twinlog(*words, str(root))
+        assert (found.code, "Traceback" in found.err) == (code, False), found
+    made = twinlog("backup", "create", str(tmp_path / "backup"), "--store", str(root))
+    assert "Traceback" not in made.err
+    is_log = "log" in name
+    assert (made.code == 0 and not made.err) or is_log, made

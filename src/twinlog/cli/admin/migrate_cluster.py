@@ -127,9 +127,10 @@ async def _rules(source: Admin, move: Relocation, file: Path | None) -> dict[str
 
     from twinlog.admin.migration import ask_member
     from twinlog.admin.rules import read_rules
+    from twinlog.runtime.small_file import MIB, read_small_file
 
     if file is not None:
-        return dict(yaml.safe_load(file.read_text(encoding="utf-8")) or {})
+        return dict(yaml.safe_load(read_small_file(file, 16 * MIB)) or {})
     master = next(iter(move.sources.values())).master_address or ""
     if (await ask_member(source, master, 0)).is_twinlog:
         raise CommandError(

@@ -69,6 +69,7 @@ def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -
     from twinlog.admin.upgrade import hand_over
     from twinlog.admin.upgrade import upgrade_check as check
 
+    seconds = parse_duration(wait)  # A wrong one is said before anything is restarted.
     found = call(session, check)
     if not found.is_fit:
         raise CommandError(f"not begun: {'; '.join(found.obstacles)}", UNHEALTHY)
@@ -86,7 +87,7 @@ def rolling_restart(session: Session, template: str, wait: str, dry_run: bool) -
             _say(session, f"replica {successor} is the master of {step.broker_name} now")
         began = time.monotonic()
         run_words(words, is_quiet=not _is_for_people(session))
-        _wait_in_sync(session, step, len(found.steps), parse_duration(wait))
+        _wait_in_sync(session, step, len(found.steps), seconds)
         done[-1]["seconds"] = round(time.monotonic() - began, 1)
         _say(session, f"{name} in sync after {done[-1]['seconds']} s")
     return OK if _is_for_people(session) else show(session, Report([Table(_DONE, done, "steps")]))

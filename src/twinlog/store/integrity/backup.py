@@ -18,6 +18,7 @@ import itertools
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
@@ -27,6 +28,7 @@ from twinlog.message.record import scan
 from twinlog.runtime.disk import Disk, copy_file, make_new_directory
 from twinlog.runtime.file_copy import pieces, read_part, write_file, write_pieces
 from twinlog.runtime.numbers import number_or_none
+from twinlog.runtime.sealed import BrokenSealError, decode_saved
 from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
 from twinlog.store.integrity.files import (
     Fault,
@@ -125,13 +127,13 @@ class Backups:
         raise BackupError(text)
 
     def _create(self, root: str, now_ms: int, directory: str, target: str) -> Manifest | None:
-        """None: the log was cut back, which a slave's may be. Raises FileNotFoundError where a
-        segment or a queue expired meanwhile."""
+        """None: the log was cut back, or replaced, which a slave's may be. Raises FileNotFoundError
+        where a segment or a queue expired meanwhile."""
         self._disk.make_directories(self._pool)
         for folder in FOLDERS:
             self._disk.make_directories(posixpath.join(target, "files", folder))
         self.damaged = []
-        cuts = _cuts(self._disk, root)
+        before = _LogFacts.of(self._disk, root, directory)
         files = self._copy_tables(root, target)
         queue_ends = {f"{q.topic}-{q.queue_id}": q.end for q in find_queues(self._disk, root)}
         log = find_log(self._disk, directory)
@@ -140,7 +142,7 @@ class Backups:
         mark, newest_ms = self._find_end(log, log_start)
         segments = self._copy_segments(root, log, mark)
         tail = self._copy_tail(log, mark, target)
-        if _cuts(self._disk, root) != cuts:
+        if not before.is_that_of(_LogFacts.of(self._disk, root, directory)):
             return None
         return Manifest(
             posixpath.basename(target), now_ms, root, log.size, log_start, mark, newest_ms,
@@ -226,7 +228,8 @@ class Backups:
                 saved.append(wanted)
             else:
                 saved.append(self._copy_segment(path, start))
-                if wanted not in (None, saved[-1]):
+                is_whole = self._disk.file_size(self._pool_path(saved[-1])) == log.size
+                if wanted not in (None, saved[-1]) or not is_whole:
                     self.damaged.append(path)
             self._progress(done + 1, len(full) + 1)
         return saved
@@ -235,6 +238,9 @@ class Backups:
         """Whether the pool has it; one that was cut short is copied again."""
         path = posixpath.join(self._pool, name)
         return self._disk.exists(path) and self._disk.file_size(path) == size
+
+    def _pool_path(self, segment: SavedSegment) -> str:
+        return posixpath.join(self._pool, segment.name)
 
     def _copy_segment(self, path: str, start: int) -> SavedSegment:
         # A name of its own: another backup may be copying the same segment.
@@ -246,7 +252,7 @@ class Backups:
             if self._disk.exists(temporary):
                 self._disk.unlink(temporary)
             raise
-        self._disk.rename(temporary, posixpath.join(self._pool, segment.name))
+        self._disk.rename(temporary, self._pool_path(segment))
         self._disk.fsync_directory(self._pool)
         return segment
 
@@ -317,8 +323,8 @@ class Backups:
         """Whose log it is: the id that a master shares with its slaves, or else the path."""
         path = posixpath.join(self._directory, manifest.id, "files", _IDENTITY[0])
         try:
-            found = msgspec.json.decode(self._disk.read_bytes(path), type=_Identity)
-        except (OSError, msgspec.DecodeError):
+            found = decode_saved(self._disk.read_bytes(path), _Identity)
+        except (OSError, BrokenSealError):
             return manifest.source
         return found.store_id or manifest.source
 
@@ -357,7 +363,7 @@ class Backups:
             if not is_sound or digest.text != saved.digest:
                 faults.append(f"{path} is damaged")
         for done, segment in enumerate(manifest.segments):
-            path = posixpath.join(self._pool, segment.name)
+            path = self._pool_path(segment)
             try:
                 if digest_file(self._disk, path) != segment.digest:
                     faults.append(f"{path} {_AGAIN}")
@@ -417,7 +423,7 @@ class Backups:
         self._disk.make_directories(log_directory)
         for segment in manifest.segments:
             target = posixpath.join(log_directory, segment_name(segment.start))
-            copy_file(posixpath.join(self._pool, segment.name), target)
+            copy_file(self._pool_path(segment), target)
         self._restore_tail(manifest, log_directory)
         for saved in manifest.files:
             if saved.path in _IDENTITY and not keeps_identity:
@@ -497,9 +503,25 @@ def _newest_ms(disk: Disk, log: LogFiles, end: int) -> int:
     return newest
 
 
-def _cuts(disk: Disk, root: str) -> list[str]:
-    """What was cut off the log so far: each cut leaves a folder of its own."""
-    return [name for name in disk.list(posixpath.join(root, "twinlog")) if name.startswith("cut")]
+@dataclass(frozen=True, slots=True)
+class _LogFacts:
+    """Which log this is: a slave's may be cut back, or moved aside and copied again."""
+
+    cuts: list[str]  # What was cut off so far: each cut leaves a folder of its own.
+    files: dict[int, object]  # Which file each segment is.
+
+    @classmethod
+    def of(cls, disk: Disk, root: str, directory: str) -> _LogFacts:
+        names = disk.list(posixpath.join(root, "twinlog"))
+        log = find_log(disk, directory)
+        files = {start: disk.inode(log.path(start)) for start in log.starts}
+        return cls([name for name in names if name.startswith("cut")], files)
+
+    def is_that_of(self, later: _LogFacts) -> bool:
+        """Whether only first segments have gone since, and last ones have come."""
+        both = self.files.keys() & later.files.keys()
+        is_same = all(self.files[start] == later.files[start] for start in both)
+        return bool(both) and is_same and self.cuts == later.cuts
 
 
 def _check_is_whole(log: LogFiles) -> None:

@@ -103,6 +103,21 @@ class RangeDigests:
         for start in filter(is_gone, self._starts_on_disk()):
             self._disk.unlink(self._path(start))
 
+    def broken_file(self, segment_start: int) -> str:
+        """Its path, if there is a file for the segment that does not hold what is known."""
+        path, known = self._path(segment_start), self.of(segment_start)
+        if not self._disk.exists(path):
+            return path if known else ""
+        data = self._disk.read_bytes(path)
+        return "" if decode_digests(data, segment_start, self._segment_size) == known else path
+
+    def mend_files(self) -> None:
+        """What has decayed on the disk since it was read is written again by `save`."""
+        for start in [*self._known]:
+            if start not in self._dirty and (path := self.broken_file(start)):
+                _LOG.warning("digests did not match what was written, written again path=%s", path)
+                self._dirty.add(start)
+
     def save(self) -> None:
         """Write what is new. Raises OSError; nothing is lost then but work."""
         if not self._dirty:

@@ -36,8 +36,13 @@ class LogFiles:
         return posixpath.join(self.directory, segment_name(start))
 
 
+class NoLogError(StoreLayoutError):
+    """There is no file of a log at all."""
+
+
 def find_log(disk: Disk, directory: str) -> LogFiles:
-    """Raises StoreLayoutError when there is no log."""
+    """Raises NoLogError when there is no log, StoreLayoutError when its files are not those of one
+    log."""
     sizes: dict[int, int] = {}
     for name in disk.list(directory):
         start = parse_segment_name(name)
@@ -45,7 +50,7 @@ def find_log(disk: Disk, directory: str) -> LogFiles:
         if start is not None and not disk.is_directory(path):
             sizes[start] = disk.file_size(path)
     if not sizes:
-        raise StoreLayoutError(f"no commit log in {directory}")
+        raise NoLogError(f"no commit log in {directory}")
     starts = tuple(sorted(sizes))
     if len(starts) > 1:
         size = min(after - before for before, after in itertools.pairwise(starts))
@@ -54,6 +59,11 @@ def find_log(disk: Disk, directory: str) -> LogFiles:
     if size > (whole := max(sizes.values())):
         missing = posixpath.join(directory, segment_name(starts[0] + whole))
         raise StoreLayoutError(f"{missing} is missing, or in another directory")
+    if not size:
+        raise StoreLayoutError(f"{posixpath.join(directory, segment_name(starts[0]))} is empty")
+    if odd := next((start for start in starts if start % size), None):
+        path = posixpath.join(directory, segment_name(odd))
+        raise StoreLayoutError(f"{path} is not a file of this log: its files have {size} bytes")
     return LogFiles(directory, size, starts)
 
 
@@ -155,7 +165,7 @@ class QueueFiles:
     def read(self, disk: Disk, number: int, count: int) -> bytes:
         """Entries from `number` on, of one file."""
         at = number * ENTRY_SIZE
-        start = at - at % self.file_size
+        start = at - at % self.file_size if self.file_size else -1
         if start not in self.starts:
             return b""
         count = min(count, self.end - number, (start + self.file_size - at) // ENTRY_SIZE)
@@ -170,8 +180,9 @@ def find_queues(disk: Disk, root: str) -> list[QueueFiles]:
     base = posixpath.join(root, "consumequeue")
     found = []
     for topic in disk.list(base):
-        for number in disk.list(posixpath.join(base, topic)):
-            directory = posixpath.join(base, topic, number)
+        path = posixpath.join(base, topic)
+        for number in disk.list(path) if disk.is_directory(path) else ():
+            directory = posixpath.join(path, number)
             if is_number(number) and disk.is_directory(directory):
                 queue = _queue(disk, topic, int(number), directory)
                 if queue is not None:

@@ -167,6 +167,7 @@ class Healer:
             if log.cut_count != cut_count or log.segments.find(offset) is not segment:
                 return False
             segment.file.pwritev((data,), at)
+            await self._disk.run(segment.file.fdatasync)
         except OSError as error:
             _LOG.error(
                 "log not healed, a good copy is there offset=%d size=%d path=%s error=%s; is there "
@@ -174,7 +175,6 @@ class Healer:
                 offset, len(data), segment.path, error,
             )  # fmt: skip
             return False
-        await self._disk.run(segment.file.fdatasync)
         changed = sum(mine != its for mine, its in zip(bad, data, strict=True))
         self.healed_bytes += changed
         _LOG.warning(
@@ -186,10 +186,14 @@ class Healer:
 
     def _keep_aside(self, offset: int, bad: bytes) -> None:
         name = f"damaged-{segment_name(offset)}-{self._clock.now_ms()}"
-        file = self._disk.open(posixpath.join(self._own, name), create=True)
+        path = posixpath.join(self._own, name)
+        file = self._disk.open(path, create=True)
         try:
             file.pwritev((bad,), 0)
             file.fdatasync()
+        except OSError:
+            self._disk.unlink(path)  # A part of it is of no use, and takes the room that is left.
+            raise
         finally:
             file.close()
         self._disk.fsync_directory(self._own)

@@ -25,6 +25,7 @@ from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.sealed import BrokenSealError, decode_saved, encode_saved
 from twinlog.store.errors import OffsetOutOfRangeError
 from twinlog.store.index.index_file import IndexFile, index_file_size
 from twinlog.store.integrity.digests import digest_of
@@ -281,16 +282,15 @@ class IndexCheck:
         if self._digests or not self._disk.exists(self._path):
             return
         try:
-            data = self._disk.read_bytes(self._path)
-            self._digests = msgspec.json.decode(data, type=dict[str, str])
-        except msgspec.DecodeError as error:
+            self._digests = decode_saved(self._disk.read_bytes(self._path), dict[str, str])
+        except BrokenSealError as error:
             _LOG.warning("digests of the index not readable error=%s", error)
 
     def _save(self, names: list[str]) -> None:
         kept = {name: digest for name, digest in self._digests.items() if name in names}
         self._digests = kept
         self._disk.make_directories(posixpath.dirname(self._path))
-        write_atomically(self._disk, self._path, msgspec.json.encode(kept))
+        write_atomically(self._disk, self._path, encode_saved(kept))
 
 
 def _end_of_the_one_before(index: IndexService, file: IndexFile) -> tuple[int, int]:

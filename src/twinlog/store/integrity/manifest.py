@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from twinlog.runtime.sealed import BrokenSealError, decode_saved
 from twinlog.store.errors import StoreError
 from twinlog.store.log.segment import segment_name
 
@@ -72,8 +73,8 @@ class Manifest(msgspec.Struct, rename="camel"):
 def read_manifest(data: bytes, name: str) -> Manifest:
     """Raises BackupError unless it is the manifest of the backup `name`, and makes sense."""
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
+        manifest = decode_saved(data, Manifest)
+    except BrokenSealError as error:
         raise BackupError(f"the manifest of {name} cannot be read: {error}") from error
     if manifest.version > VERSION:
         raise BackupError(f"{name} was made by a newer twinlog (version {manifest.version})")
@@ -87,7 +88,12 @@ def _fault(manifest: Manifest, name: str) -> str:
         return f"it is that of {manifest.id[:80]!r}"
     for saved in manifest.files:
         folder, _, file = saved.path.partition("/")
-        if folder not in FOLDERS or file != posixpath.basename(saved.path) or file in ("", ".."):
+        if (
+            folder not in FOLDERS
+            or file != posixpath.basename(saved.path)
+            or file in ("", "..")
+            or "\0" in file
+        ):
             return f"it names the file {saved.path[:80]!r}"
     return _log_fault(manifest)
 

@@ -8,6 +8,7 @@ queues must have, and the same range of a replica. What is wrong is healed (`hea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import posixpath
 import zlib
@@ -20,6 +21,7 @@ import msgspec
 from twinlog.message.record import ScanStop
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk, write_atomically
+from twinlog.runtime.sealed import BrokenSealError, decode_saved
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.store.errors import OffsetOutOfRangeError
 from twinlog.store.integrity.damage import Damage, place_of
@@ -93,6 +95,7 @@ class Scrubber:
         self.is_hurried = False  # Somebody waits for the end of this pass.
         self._must_begin = False  # He has just asked: what was seen before he did does not count.
         self.differing_ranges = 0
+        self._differing: dict[int, str] = {}  # Ranges that a replica has otherwise, and which one.
         self._range_begin = -1
         self._is_range_sound = False
         self._busy_ms = 0
@@ -135,13 +138,13 @@ class Scrubber:
             return
         reason = "its checksum is wrong"
         try:
-            state = msgspec.json.decode(self._disk.read_bytes(self._path), type=ScrubState)
+            state = decode_saved(self._disk.read_bytes(self._path), ScrubState)
             if state.is_sound:
                 self.state = state
                 return
             if state.version < _STATE_VERSION:
                 return  # Of an older release: a pass begins.
-        except (msgspec.DecodeError, OSError) as error:
+        except (BrokenSealError, OSError) as error:
             reason = str(error)
         _LOG.warning("position of the scrub not readable, starting over reason=%s", reason)
 
@@ -154,6 +157,7 @@ class Scrubber:
         """The log was cut back."""
         self.state.position = min(self.state.position, offset)
         self._range_begin = -1
+        self._differing = {at: name for at, name in self._differing.items() if at < offset}
         self._seal_at = min(self._seal_at, self._begin_behind(offset))
         try:
             self.digests.truncate(offset)
@@ -361,6 +365,8 @@ class Scrubber:
             state.started_ms = 0
             state.passes += 1
             self.is_hurried = False
+            with contextlib.suppress(OSError):  # The disk that cannot be read is named elsewhere.
+                self.digests.mend_files()
             await self._save()
             _LOG.info("scrub finished pass=%d end=%d", state.passes, state.position)
         interval = self._store.config.twinlog_scrub_interval_hours * _HOUR_MS
@@ -503,8 +509,12 @@ class Scrubber:
         """Both are sound by themselves and differ: nobody can say which is right. Named."""
         for replica in self.healer.replicas():
             its = await replica.digests(begin, 1)
-            if its and its[0] != mine:
+            if its and its[0] == mine:
+                if self._differing.get(begin) == replica.name:
+                    del self._differing[begin]
+            elif its:
                 self.differing_ranges += 1
+                self._differing[begin] = replica.name
                 _LOG.error("range differs from replica offset=%d replica=%s", begin, replica.name)
                 self.healer.on_event("range-differs", offset=begin, replica=replica.name)
 
@@ -546,6 +556,12 @@ class Scrubber:
             "damageHealed": damage.healed_count,
             "damageLost": damage.lost_count,
             "places": [place.text for place in list(damage.places.values())[:100]],
+            "differing": [
+                f"the range at offset {begin} of the log differs from that of {name}, and no "
+                "digest says which one is right"
+                for begin, name in sorted(self._differing.items())[:100]
+                if begin >= log.min_offset
+            ],
         }
 
 

@@ -36,6 +36,8 @@ from twinlog.store.integrity.files import (
 )
 from twinlog.store.integrity.record_check import queue_place, structure_fault
 from twinlog.store.integrity.walk import Run, differing
+from twinlog.store.log.segment import segment_name
+from twinlog.store.queue.queue_manifest import QueueManifest
 
 _ATTEMPTS: Final = 5
 _FINDINGS_MAX: Final = 1000
@@ -72,6 +74,7 @@ class Verifier:
         self._progress = progress
         self._queues: dict[tuple[str, int], QueueFiles] = {}
         self._ends: dict[tuple[str, int], int] = {}
+        self._headless: dict[tuple[str, int], int] = {}  # Records before the first file.
         self._log: LogFiles | None = None
         self._digested = 0  # Bytes that were read for their digests: they count as work.
         self._total = 0
@@ -89,12 +92,13 @@ class Verifier:
                 if find_log(self._disk, directory).starts[0] == first:
                     raise
                 self.result, self._ends, self._digested = Verification(), {}, 0
+                self._headless = {}
         return self._run(directory)
 
     def _run(self, directory: str) -> Verification:
         log = find_log(self._disk, directory)
         # Before the log is read: entries that come later may lead behind its end.
-        self._queues = {(q.topic, q.queue_id): q for q in find_queues(self._disk, self._root)}
+        self._queues = self._find_queues()
         self._log = log
         self._check_files(log)
         self._check_digests(log)
@@ -107,9 +111,10 @@ class Verifier:
         for before, after in itertools.pairwise(log.starts):
             if after - before != log.size:
                 self.result.add(f"{log.path(after)} does not follow {log.path(before)}")
-        for start in log.starts[:-1]:
+        for start in log.starts:
             size = self._disk.file_size(log.path(start))
-            if size != log.size:
+            # The last one may be short: a start extends it.
+            if size > log.size or (size < log.size and start != log.starts[-1]):
                 self.result.add(f"{log.path(start)} has {size} bytes, not {log.size}")
 
     def _check_digests(self, log: LogFiles) -> None:
@@ -117,6 +122,8 @@ class Verifier:
         sealed = sum(min(log.size, RANGE_SIZE * len(digests.of(start))) for start in log.starts)
         self._total = sealed + len(log.starts) * log.size
         for start in log.starts:
+            if path := digests.broken_file(start):
+                self.result.add(f"{path} is damaged; the next scrub writes it again")
             if not digests.of(start):
                 continue
             file = self._disk.open(log.path(start), read_only=True)
@@ -158,8 +165,11 @@ class Verifier:
 
     def _check_run(self, run: Run) -> None:
         key, count = (run.topic, run.queue_id), len(run.entries) // ENTRY.size
-        self._ends[key] = max(self._ends.get(key, 0), run.first_number + count)
+        # Of the last records: the numbers of a topic that was made again began again.
+        self._ends[key] = run.first_number + count
         queue = self._queues.get(key)
+        if queue is not None and run.first_number < queue.starts[0] // ENTRY.size:
+            self._headless.setdefault(key, run.first_number)
         if queue is None or not self._is_deep:
             return
         number, last = run.first_number, min(run.first_number + count, queue.end)
@@ -193,14 +203,63 @@ class Verifier:
         place = queue_place(queue.topic, queue.queue_id)
         return not structure_fault(data, 0, size, offset, place=place, number=number)
 
+    def _find_queues(self) -> dict[tuple[str, int], QueueFiles]:
+        return {(q.topic, q.queue_id): q for q in find_queues(self._disk, self._root)}
+
+    @property
+    def _unwritten_max(self) -> int:
+        """Entries that may be missing: a broker that runs writes them later than records, and one
+        that was killed makes them at its start."""
+        is_stopped = not self._disk.exists(posixpath.join(self._root, "abort"))
+        return 0 if is_stopped else _UNWRITTEN_MAX
+
+    def _queue_faults(self) -> list[str]:
+        """Queues and files of them that are lost, as the list of queues says which there were."""
+        manifest = QueueManifest(self._disk, posixpath.join(self._root, "twinlog"))
+        manifest.load()
+        queues = self._find_queues()
+        faults = [
+            f"queue {topic}-{queue_id} ends at {queue.end if queue else 0}, it had {end} entries"
+            for (topic, queue_id), end in manifest.ends.items()
+            if (queue := queues.get((topic, queue_id))) is None or queue.end < end
+        ]
+        for queue in queues.values():
+            faults += self._file_faults(queue, manifest.file_size or queue.file_size)
+        return faults
+
+    def _file_faults(self, queue: QueueFiles, wanted: int) -> list[str]:
+        paths = [posixpath.join(queue.directory, segment_name(start)) for start in queue.starts]
+        sizes = {path: self._disk.file_size(path) for path in paths}
+        faults = [
+            f"{path} has {size} bytes, not {wanted}"
+            for path, size in sizes.items()
+            if size != wanted
+        ]
+        holes = [
+            f"{posixpath.join(queue.directory, segment_name(before + wanted))} is missing"
+            for before, after in itertools.pairwise(queue.starts)
+            if after - before != wanted
+        ]
+        return faults + holes
+
     def _check_queues(self) -> None:
         self.result.queue_count = len(self._queues)
+        if self._unwritten_max == 0:  # Else retention may be at work.
+            for (topic, queue_id), number in self._headless.items():
+                first = self._queues[topic, queue_id].starts[0] // ENTRY.size
+                text = f"queue {topic}-{queue_id} begins with entry {first}"
+                self.result.add(f"{text}, the log has record {number}")
+        if faults := self._queue_faults():
+            # A broker may be making a file, or deleting a topic: what it does not do twice counts.
+            again = self._queue_faults()
+            for fault in faults:
+                if fault in again:
+                    self.result.add(fault)
         for key, queue in self._queues.items():
             end = self._ends.get(key)
             if end is not None and queue.end < end:
-                # A running broker writes entries a moment later than records.
                 missing = end - queue.end
-                if missing > _UNWRITTEN_MAX:
+                if missing > self._unwritten_max:
                     self.result.add(
                         f"queue {queue.topic}-{queue.queue_id} ends at {queue.end}, the log has "
                         f"{missing} more of its records"
@@ -216,10 +275,19 @@ class Verifier:
 
     def _check_index(self) -> None:
         directory = posixpath.join(self._root, "index")
-        for name in self._disk.list(directory):
-            if is_number(name):
-                self.result.index_count += 1
-                self._check_index_file(posixpath.join(directory, name))
+        paths = [posixpath.join(directory, name) for name in self._disk.list(directory)]
+        sizes = {
+            path: self._disk.file_size(path)
+            for path in paths
+            if is_number(posixpath.basename(path)) and not self._disk.is_directory(path)
+        }
+        whole = max(sizes.values(), default=0)
+        for path, size in sizes.items():
+            self.result.index_count += 1
+            if size == whole and size >= INDEX_HEADER_SIZE:
+                self._check_index_file(path)
+            elif size or self._unwritten_max == 0:  # A broker that runs may be making it.
+                self.result.add(f"{path} has {size} bytes, not {max(whole, INDEX_HEADER_SIZE)}")
 
     def _check_index_file(self, path: str) -> None:
         file = self._disk.open(path, read_only=True)
