@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.ha_files import LogFiles
 from support.ha_load import Connection, Load, ha_status, send_command
 from support.ha_pair import Pair
 from support.processes import wait_until
@@ -116,3 +117,32 @@ def test_what_was_confirmed_is_confirmed_also_when_the_slave_has_left(pair: Pair
         assert answer_of(connection, once(connection, 1)).code == SLAVE_NOT_AVAILABLE
     finally:
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("slave", "code"),
+    [
+        ({"twinlogHADialect": "classic"}, FLUSH_SLAVE_TIMEOUT),
+        ({"syncFromLastFile": "true"}, FLUSH_SLAVE_TIMEOUT),
+        ({}, SEND_OK),
+    ],
+    ids=str,
+)
+def test_what_a_slave_began_behind_is_not_confirmed_by_it(
+    pair: Pair, peer: Connection, slave: dict[str, object], code: int
+) -> None:
+    """An empty slave may get the last file of the log only: it has nothing of those before."""
+    assert answer_of(peer, once(peer, 0)).code == SLAVE_NOT_AVAILABLE
+    filler = b"." * 40_000
+    for _ in range(8):
+        answer_of(peer, peer.send(send_command(filler, topic=TOPIC)))
+    pair.start_slave(f"127.0.0.1:{pair.master.ha_port}", **slave)
+    pair.wait_caught_up()
+    has_first = b"number 0" in LogFiles(pair.slave.store).bodies.values()
+    assert has_first == (code == SEND_OK)
+    assert answer_of(peer, once(peer, 1)).code == SEND_OK
+    answer = answer_of(peer, once(peer, 0))
+    assert answer.code == code, answer.remark
+    assert answer.ext()["queueOffset"] == "0"
+    if code:
+        assert "began empty" in (answer.remark or "")

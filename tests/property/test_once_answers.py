@@ -1,22 +1,30 @@
 """An idempotent send is answered SEND_OK only when what its mode promises is true of its record.
 
 Generated: sends and repeats of several producers, ordinary messages between them, writes, flushes,
-slaves that join, acknowledge, fall behind and leave, time-outs; in every mode. The store, the table
-of producers, the queue of waiting replies and the counting of acknowledgements are the production
-ones; the oracle is three numbers that the machine keeps itself.
+slaves that join, acknowledge, fall behind and leave, some of which were empty and begin in the
+middle of the log, time-outs; in every mode. The store, the table of producers, the queue of waiting
+replies and the counting of acknowledgements are the production ones; the oracle keeps itself what
+is written and flushed, and of each record whether enough slaves have had it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from support.stores import make_store, message, small_config
 from twinlog.broker.errors import BrokerError
@@ -35,6 +43,7 @@ from twinlog.remoting.codec import decode_header
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.framing import FrameSplitter
 from twinlog.runtime.broker_config import BrokerRole, FlushDiskType
+from twinlog.runtime.failures import Failures
 from twinlog.store.status import PutMessageStatus
 from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
@@ -58,9 +67,11 @@ def _quiet() -> Any:
 class Stored:
     """What the oracle knows about a record."""
 
-    def __init__(self, number: int, end: int, queue_offset: int, body: bytes) -> None:
+    def __init__(self, number: int, start: int, end: int, queue_offset: int, body: bytes) -> None:
         self.number = number
+        self.start = start
         self.end = end
+        self.is_confirmed = False
         self.queue_offset = queue_offset
         self.body = body
 
@@ -70,7 +81,6 @@ class Asked:
 
     def __init__(self, records: Sequence[Stored], must_wait: bool) -> None:
         self.records = records
-        self.end = max(record.end for record in records)
         self.must_wait = must_wait
 
 
@@ -106,9 +116,16 @@ class OnceMachine(RuleBasedStateMachine):
         self.opaque = 0
         self.stored: dict[tuple[str, int], list[Stored]] = {}
         self.answer_count = 0
-        # The oracle: how far the log is written, flushed, and had by enough slaves at once.
-        self.end = self.flushed = self.confirmed = 0
+        # What is said by a callback: the broker would contain it, and go on.
+        self.faults: list[str] = []
+        self.failures = Failures()
+        self.failures.listener = lambda what, error: self.faults.append(f"{what}: {error!r}")
+        # The oracle: how far the log is written and flushed, and what each slave has.
+        self.end = self.flushed = 0
         self.acks: dict[str, int] = {}
+        self.starts: dict[str, int] = {}
+        self.had_partial = False
+        self.records: list[Stored] = []
 
     @initialize(
         role=st.sampled_from([BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER]),
@@ -139,7 +156,7 @@ class OnceMachine(RuleBasedStateMachine):
         self.replies = PutReplies(
             config, clock=self.clock, appended=self.store.appended, flushed=self.store.flushed,
             replication=self.transfer, store_host=NO_HOST, stats=StoreStats(0),
-            role=Role(config),
+            role=Role(config), failures=self.failures,
         )  # fmt: skip
         self.sends = sends
         self.once = SendOnce(sends, self.replies)
@@ -157,8 +174,12 @@ class OnceMachine(RuleBasedStateMachine):
         result = self.store.put(one)
         assert result.status is PutMessageStatus.PUT_OK
         self.once.stored(mark, result, is_elsewhere=False)
-        record = Stored(mark.number, result.end_offset, result.queue_offset, bytes(one.body))
+        record = Stored(
+            mark.number, result.physical_offset, result.end_offset, result.queue_offset,
+            bytes(one.body),
+        )  # fmt: skip
         records.append(record)
+        self.records.append(record)
         opaque = self.ask([record], must_wait)
         reply = (self.connection, opaque, 0, queue_id, result.queue_offset, result.physical_offset)
         self.replies.add(result, reply, must_wait)
@@ -166,7 +187,8 @@ class OnceMachine(RuleBasedStateMachine):
     @rule(queue_id=QUEUES, must_wait=st.booleans())
     def send_ordinary(self, queue_id: int, must_wait: bool) -> None:
         result = self.store.put(message(7, queue_id=queue_id))
-        record = Stored(0, result.end_offset, result.queue_offset, b"")
+        record = Stored(0, result.physical_offset, result.end_offset, result.queue_offset, b"")
+        self.records.append(record)
         opaque = self.ask([record], must_wait)
         reply = (self.connection, opaque, 0, queue_id, result.queue_offset, result.physical_offset)
         self.replies.add(result, reply, must_wait)
@@ -176,9 +198,11 @@ class OnceMachine(RuleBasedStateMachine):
     def repeat(self, data: st.DataObject, must_wait: bool) -> None:
         """Any message that was sent before, or some that follow each other, once more."""
         key = data.draw(st.sampled_from(sorted(key for key, value in self.stored.items() if value)))
-        records = self.stored[key]
-        first = data.draw(st.integers(0, len(records) - 1))
-        again = records[first : data.draw(st.integers(first + 1, min(len(records), first + 3)))]
+        first = data.draw(st.integers(0, len(self.stored[key]) - 1))
+        self.repeat_from(key, first, data.draw(st.integers(1, 3)), must_wait)
+
+    def repeat_from(self, key: tuple[str, int], first: int, count: int, must_wait: bool) -> None:
+        again = self.stored[key][first : first + count]
         mark = Mark(key[0], 0, first, key[1], "T")
         assert self.once.known_count(mark, len(again)) == len(again)
         opaque = self.ask(again, must_wait)
@@ -187,7 +211,8 @@ class OnceMachine(RuleBasedStateMachine):
         places = self.once.places(mark, [record.body for record in again])
         is_known = all(place.queue_offset >= 0 for place in places)
         self.once.answer_repeat(self.connection, request, mark, places, must_wait)  # type: ignore[arg-type]
-        if is_known and self.missing(self.end_of(again), must_wait) is None:
+        # A slave that began in the middle counts later than it could.
+        if is_known and not self.had_partial and self.missing(again, must_wait) is None:
             assert opaque not in self.waiting, "true already, and not said"
 
     @rule()
@@ -218,9 +243,21 @@ class OnceMachine(RuleBasedStateMachine):
     def slave_joins(self, slave: str, share: float) -> None:
         if slave in self.acks:
             return
-        self.acks[slave] = int(self.end * share)
+        self.acks[slave], self.starts[slave] = int(self.end * share), 0
         self.count()
         self.ack_table.join(slave, self.acks[slave], self.clock.monotonic_ms())
+        self.transfer.acks_changed()
+
+    @rule(slave=SLAVES, share=st.sampled_from([0.3, 0.7, 1.0]))
+    def empty_slave_joins(self, slave: str, share: float) -> None:
+        """It is sent the log from somewhere on, and will never have what is before."""
+        ends = [record.end for record in self.records if record.end <= self.end]
+        if slave in self.acks or not ends:
+            return
+        start = ends[int((len(ends) - 1) * share)]
+        self.acks[slave] = self.starts[slave] = start
+        self.had_partial = True
+        self.ack_table.join(slave, start, self.clock.monotonic_ms(), start_offset=start)
         self.transfer.acks_changed()
 
     @rule(slave=SLAVES, share=st.sampled_from([0.3, 0.7, 1.0]))
@@ -249,18 +286,20 @@ class OnceMachine(RuleBasedStateMachine):
     # The oracle.
 
     def count(self) -> None:
-        ends = sorted(self.acks.values(), reverse=True)
-        if 0 < self.ack_count <= len(ends):
-            self.confirmed = max(self.confirmed, ends[self.ack_count - 1])
+        for record in self.records:
+            has = [
+                name
+                for name, ack in self.acks.items()
+                if self.starts[name] <= record.start and record.end <= ack
+            ]
+            record.is_confirmed |= len(has) >= self.ack_count
 
-    def end_of(self, records: Sequence[Stored]) -> int:
-        return max(record.end for record in records)
-
-    def missing(self, end: int, must_wait: bool) -> int | None:
-        """The code of what does not hold for the log up to `end`; None when all does."""
+    def missing(self, records: Sequence[Stored], must_wait: bool) -> int | None:
+        """The code of what does not hold for these records; None when all does."""
+        end = max(record.end for record in records)
         if end > self.end:
             return -1
-        if must_wait and self.wants_slaves and end > self.confirmed:
+        if must_wait and self.wants_slaves and not all(one.is_confirmed for one in records):
             return SLAVE
         if must_wait and self.wants_flush and end > self.flushed:
             return DISK
@@ -274,7 +313,7 @@ class OnceMachine(RuleBasedStateMachine):
     def answered(self, opaque: int, code: int, ext: dict[str, str]) -> None:
         asked = self.waiting.pop(opaque)  # KeyError: answered twice.
         self.answer_count += 1
-        missing = self.missing(asked.end, asked.must_wait)
+        missing = self.missing(asked.records, asked.must_wait)
         place = ext.get("queueOffset")
         if code == OK:
             assert missing is None, f"SEND_OK while {missing} is what holds"
@@ -282,14 +321,20 @@ class OnceMachine(RuleBasedStateMachine):
             assert code in (DISK, NO_SLAVE, SLAVE)
             assert self.wants_slaves or code == DISK, "nobody waits for slaves here"
             # A place that is forgotten is waited for a little longer than its record needs.
-            assert missing is not None or place == "-1", f"{code}, and all of it holds"
+            is_careful = place == "-1" or self.had_partial
+            assert missing is not None or is_careful, f"{code}, and all of it holds"
         assert place in ("-1", str(asked.records[0].queue_offset)), "another message's place"
+
+    @invariant()
+    def every_answer_was_true(self) -> None:
+        assert self.faults == []
 
     def teardown(self) -> None:
         try:
             if hasattr(self, "store"):
                 self.write()
                 self.clock.advance(SLAVE_TIMEOUT_MS + FLUSH_TIMEOUT_MS)
+                self.every_answer_was_true()
                 assert not self.waiting, "never answered"
                 assert self.replies.waiting_count == 0
         finally:
@@ -303,3 +348,52 @@ TestOnceAnswers.settings = settings(
     # Shrinking a run of forty steps takes minutes; what was seen is short enough.
     phases=[phase for phase in Phase if phase is not Phase.shrink],
 )
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_long_runs_of_a_sync_master(seed: int) -> None:
+    """The same rules by dice: longer, and with more records than the generated runs have."""
+    numbers = random.Random(seed)
+    machine = OnceMachine()
+    try:
+        machine.begin(
+            BrokerRole.SYNC_MASTER,
+            numbers.choice(list(FlushDiskType)),
+            numbers.choice([2, 2, 3]),
+            numbers.choice([2000, 1 << 28]),
+        )
+        for _ in range(120):
+            step(machine, numbers)
+            machine.every_answer_was_true()
+    finally:
+        machine.teardown()
+    assert machine.answer_count > 20
+
+
+def step(machine: OnceMachine, numbers: random.Random) -> None:
+    slave, share = numbers.choice(["s1", "s2"]), numbers.choice([0.3, 0.7, 1.0])
+    producer, queue_id = numbers.choice(["p", "q"]), numbers.choice([0, 1])
+    known = sorted(key for key, value in machine.stored.items() if value)
+    kind = numbers.randrange(16)
+    if kind < 4:
+        machine.send(producer, queue_id, True)
+    elif kind == 4:
+        machine.send_ordinary(queue_id, True)
+    elif kind < 9 and known:
+        key = numbers.choice(known)
+        first = numbers.randrange(len(machine.stored[key]))
+        machine.repeat_from(key, first, numbers.choice([1, 1, 3]), must_wait=True)
+    elif kind == 9:
+        machine.flush()
+    elif kind == 10:
+        machine.slave_joins(slave, share)
+    elif kind == 11:
+        machine.empty_slave_joins(slave, share)
+    elif kind < 14:
+        machine.slave_acks(slave, share)
+    elif kind == 14:
+        machine.slave_leaves(slave)
+    else:
+        machine.time_passes(numbers.choice([60, 60, 1500]))
+    if numbers.random() < 0.6:
+        machine.write()

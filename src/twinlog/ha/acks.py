@@ -9,9 +9,10 @@ connection stays half open next to the new one. When a second connection comes f
 the first had acknowledged is doubted, and counts again only when it acknowledges bytes that were
 sent to it after that. A dead process never does; a second slave of the same host soon will.
 
-An empty slave of the classic dialect is sent the last file of the log only. What it acknowledges
-says nothing about the files before, for which sends may be waiting: such a replica is *partial*,
-and counts when nobody waits for what it will never have.
+An empty slave of the classic dialect is sent the last file of the log only, and so is one of the
+twin dialect that asks for it. What it acknowledges says nothing about the files before, for which
+sends may be waiting: such a replica is *partial*, and counts when nobody waits for what it will
+never have.
 
 Invariants: an acknowledgement never exceeds what was sent to that replica (or what it had when it
 joined), and never falls while the replica stays.
@@ -56,6 +57,8 @@ class AckTable:
     def __init__(self) -> None:
         self._replicas: dict[str, ReplicaAck] = {}
         self._may_be_partial = False  # Looked at with every acknowledgement.
+        self.latest_start = 0
+        """Beyond this every replica that ever joined has what it acknowledges."""
 
     def __len__(self) -> int:
         return len(self._replicas)
@@ -83,6 +86,7 @@ class AckTable:
         replica.start_offset, replica.joined_ms = start_offset, now_ms
         replica.is_partial = start_offset > 0
         self._may_be_partial |= replica.is_partial
+        self.latest_start = max(self.latest_start, start_offset)
         self._replicas[name] = replica
         return replica
 
@@ -143,6 +147,27 @@ class AckTable:
             return None
         offsets.sort(reverse=True)
         return offsets[count - 1]
+
+    def has_range(self, count: int, start: int, end: int) -> bool:
+        """Whether `count` replicas have everything from `start` to `end`."""
+        having = [
+            replica
+            for replica in self._replicas.values()
+            if replica.start_offset <= start
+            and (offset := replica.counted_offset) is not None
+            and end <= offset
+        ]
+        return len(having) >= count
+
+    def latest_start_of(self, count: int, end: int) -> int:
+        """Where the log of the `count`-th replica begins, of those that count up to `end`."""
+        starts = [
+            replica.start_offset
+            for replica in self._replicas.values()
+            if not replica.is_partial and replica.ack_offset >= end
+        ]
+        starts.sort()
+        return starts[count - 1] if len(starts) >= count else self.latest_start
 
     def nearest(self, count: int) -> ReplicaAck | None:
         """The replica whose acknowledgement decides what `count` replicas have."""

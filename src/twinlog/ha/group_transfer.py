@@ -7,6 +7,9 @@ acknowledged. Deadlines are absolute, one timer serves all of them.
 Invariants: `confirmed` never goes back (what enough replicas had, they had); it never exceeds an
 acknowledgement of a connected replica at the moment it moves; every refusal and every time-out has
 a reason that names the slave, how far it is behind, since when, and the limit.
+
+Where `confirmed` passes over bytes that too few replicas have, because they begin behind them, the
+bytes are remembered: a repeat of a message in there is not answered as if a slave had it.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class GroupTransferService:
         self._alone_since_ms = clock.now_ms()
         self._departed: DepartedStatus | None = None
         self._timer: TimerHandle | None = None
+        self._passed_over: list[tuple[int, int]] = []
 
     def acks_changed(self) -> None:
         """An acknowledgement arrived or a replica joined."""
@@ -46,7 +50,29 @@ class GroupTransferService:
             self._count_partial(partial)
         acked = self._acks.acked_by(self.ack_count)
         if acked is not None and acked > self.confirmed.value:
+            if self._acks.latest_start > self.confirmed.value:
+                self._pass_over(self.confirmed.value, acked)
             self.confirmed.advance(acked)
+        if self._passed_over:
+            self._passed_over = [
+                (start, end)
+                for start, end in self._passed_over
+                if not self._acks.has_range(self.ack_count, start, end)
+            ]
+
+    def _pass_over(self, confirmed: int, acked: int) -> None:
+        """*confirmed* moves on from here to `acked`."""
+        start = self._acks.latest_start_of(self.ack_count, acked)
+        if start > confirmed:
+            self._passed_over.append((confirmed, start))
+
+    def passed_over(self, start: int, end: int) -> str:
+        """Why enough replicas may lack some of this part of the log, although it is below
+        *confirmed*; empty when they had it."""
+        for begin, stop in self._passed_over:
+            if begin < end and start < stop:
+                return f"slaves began empty and copy the log from {stop} on, without this message"
+        return ""
 
     def _count_partial(self, partial: list[ReplicaAck]) -> None:
         """Slaves that lack what lies between *confirmed* and where they begin.

@@ -20,7 +20,6 @@ from typing import Final
 
 from twinlog.ha.acks import AckTable
 from twinlog.ha.authority import Authority
-from twinlog.ha.classic_starts import ClassicStarts
 from twinlog.ha.client import AskDialect, HAClient
 from twinlog.ha.connection import HAConnection, crowded_out
 from twinlog.ha.drain import drain
@@ -35,6 +34,7 @@ from twinlog.ha.replica_log import ReplicaStore
 from twinlog.ha.sender import HASender
 from twinlog.ha.service_status import ack_of, status_of
 from twinlog.ha.settings import HASettings
+from twinlog.ha.starts import ClassicStarts, twin_start
 from twinlog.ha.status import DepartedStatus, HAStatus
 from twinlog.ha.twin.admission import hello_refusal
 from twinlog.ha.twin.catch_up import MasterCatchUp
@@ -98,6 +98,7 @@ class HAService:
             fall_behind_max=settings.slave_fall_behind_max,
             timeout_ms=settings.slave_timeout_ms,
         )
+        self.passed_over = self.group_transfer.passed_over
         self.confirmed: Watermark = self.group_transfer.confirmed
         self.confirmed.failures = tasks.failures
         """The offset that `inSyncReplicas` replicas have, the master included."""
@@ -462,15 +463,16 @@ class HAService:
         core = connection.core
         self._doubt_others(connection)
         now_ms = self._clock.monotonic_ms()
-        start_offset = 0
-        if connection.hello is None:
+        if (hello := connection.hello) is not None:
+            start_offset = twin_start(hello, core.request_offset, self._log.min_offset)
+        else:
             is_empty = core.ack_offset == 0 < core.next_offset
             start_offset = self._classic_starts.joined(
                 connection.host, core.next_offset if is_empty else None, now_ms,
                 keep_ms=2 * self.group_transfer.timeout_ms,
             )  # fmt: skip
         self.acks.join(connection.address, core.ack_offset, now_ms, start_offset=start_offset)
-        if (hello := connection.hello) is not None:
+        if hello is not None:
             self.joined_replica_ids.add(hello.replica_id)
             self.on_twin_joined()
             if self.group is not None:
@@ -493,12 +495,9 @@ class HAService:
         core, now_ms = connection.core, self._clock.monotonic_ms()
         ack_offset = core.ack_offset
         self.acks.ack(
-            connection.address,
-            ack_offset,
-            sent_offset=core.next_offset,
-            end_offset=core.log_end,
+            connection.address, ack_offset, sent_offset=core.next_offset, end_offset=core.log_end,
             now_ms=now_ms,
-        )
+        )  # fmt: skip
         self.group_transfer.acks_changed()
         if self.group is not None and (hello := connection.hello) is not None:
             self.group.acked(hello, connection.number, ack_offset)

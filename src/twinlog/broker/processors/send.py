@@ -412,7 +412,7 @@ class SendMessageProcessor:
                 Place(result.queue_offset + index, offset, result.end_offset)
                 for index, offset in enumerate(result.offsets)
             ]
-            waiting = self._once.reply_later(connection, request, mark, places)
+            waiting = self._once.reply_later(connection, request, mark, places, must_wait)
         self._reply(result, waiting, must_wait)
 
     def _batch_message(

@@ -106,15 +106,23 @@ class SendOnce:
         """All of it is stored: answer with where, once it is safe."""
         if not request.flag & FLAG_ONEWAY:
             end = max(place.safe_end for place in places)
-            waiting = self.reply_later(connection, request, mark, places)
+            waiting = self.reply_later(connection, request, mark, places, must_wait)
             self._replies.add_stored(end, waiting, must_wait)
 
     def reply_later(
-        self, connection: ServerConnection, request: Request, mark: Mark, places: list[Place]
+        self,
+        connection: ServerConnection,
+        request: Request,
+        mark: Mark,
+        places: list[Place],
+        must_wait: bool,
     ) -> Any:
         """A callback that answers with these places when the status is known."""
 
         def answer(status: PutMessageStatus, reason: str) -> None:
+            if status is PutMessageStatus.PUT_OK and must_wait:
+                reason = self._passed_over(places)
+                status = PutMessageStatus.FLUSH_SLAVE_TIMEOUT if reason else status
             code = RESPONSE_CODES.get(status)
             header: dict[str, Any] = dict(self._replies.trace_header)
             if code is not None:
@@ -130,6 +138,11 @@ class SendOnce:
             )
 
         return answer
+
+    def _passed_over(self, places: list[Place]) -> str:
+        """Why one of these may not be on the slaves although the log behind it is; or empty."""
+        reasons = (self._replies.passed_over(place.first, place.safe_end) for place in places)
+        return next(filter(None, reasons), "")
 
 
 def _around_number(mark: Mark) -> tuple[bytes, bytes]:

@@ -61,6 +61,11 @@ class Place(NamedTuple):
     is_exact: bool = True  # `safe_end` is the end of the message, not of others behind it too.
     run_start: int = 0  # The message is not before this.
 
+    @property
+    def first(self) -> int:
+        """The message does not begin before this offset of the log."""
+        return self.run_start if self.physical_offset < 0 else self.physical_offset
+
     def narrowed(self, offset: int, size: int) -> Place:
         """With what an entry of the consume queue says, if it can be the entry of this message.
 

@@ -65,6 +65,11 @@ class Replication(Protocol):
         """A status that is certain already (no usable slave) and why, or None: wait."""
         ...
 
+    def passed_over(self, start: int, end: int) -> str:
+        """Why this part of the log may not be on the slaves although *confirmed* is beyond it;
+        empty when it is."""
+        ...
+
     def may_answer_early(self) -> bool:
         """Asked in controlled groups only: whether a put may be answered unconfirmed, now."""
         ...
@@ -185,6 +190,10 @@ class PutReplies:
             self._release_turn([(end_offset, waiting, must_wait)], self._clock.monotonic_ms())
 
         self._appended_mark.wait(end_offset, _NO_DEADLINE_MS, appended)
+
+    def passed_over(self, start: int, end: int) -> str:
+        """Why a record of this part of the log may not be on the slaves that it waited for."""
+        return self._replication.passed_over(start, end) if self._waits_for_replicas else ""
 
     def _demand(self, end_offset: int) -> tuple[Demand, str]:
         """What a put waits for besides the append; or why waiting for a slave is vain."""

@@ -1,4 +1,7 @@
-"""Where the logs of classic slaves begin that were empty when they came. Pure.
+"""Where the logs of slaves begin: behind what they will never have. Pure.
+
+A slave of the twin dialect says where its log begins. An empty one is sent all of the master's, or
+the last file if it asks for that.
 
 An empty slave of the classic dialect is sent the last file of the log only and will never have what
 is before. When it connects again it is not empty, and says nothing of that: its host is remembered
@@ -6,6 +9,15 @@ for as long as a send may wait for those bytes. Another slave of the host is tak
 """
 
 from __future__ import annotations
+
+from twinlog.ha.twin.wire import Hello
+
+
+def twin_start(hello: Hello, sent_from: int, master_min: int) -> int:
+    """Where the log of a twin slave begins that is sent what it lacks from `sent_from` on; 0 when
+    that is all that its master has."""
+    start = sent_from if hello.log_end == hello.log_min else hello.log_min
+    return 0 if start <= master_min else start
 
 
 class ClassicStarts:
