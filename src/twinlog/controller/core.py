@@ -70,7 +70,7 @@ class Controller:
             case events.ElectMaster():
                 return group.elect_by_request(now_ms, event)
             case events.SetLearner():
-                return group.set_learner(event)
+                return group.set_learner(now_ms, event)
             case events.RemoveReplica():
                 return group.remove(now_ms, event)
             case events.Adopt():

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from twinlog.controller.record import Election, GroupRecord
+from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,26 @@ def elect_unclean(standings: Collection[Standing], preferred: int | None = None)
         return Ballot(None)
     winner = next((s for s in living if s.broker_id == preferred), None) or _best(living)
     return Ballot(winner, frozenset([winner.broker_id]), Election.UNCLEAN)
+
+
+def designate_refusal(
+    record: GroupRecord, standings: dict[int, Standing], wanted: int, *, is_unclean: bool = False
+) -> Refusal:
+    """Why the replica that an operator names cannot lead. Another one is not what was asked for:
+    an unclean election loses what the one that is taken lacks."""
+    replica, standing = record.replicas.get(wanted), standings.get(wanted)
+    why = ""
+    if replica is None:
+        why = "is not registered"
+    elif replica.learner:
+        why = "is a learner: undrain it first"
+    elif not is_unclean and wanted not in record.sync_state_set:
+        why = f"is not in the sync-state set {sorted(record.sync_state_set)}"
+    elif standing is None or not standing.is_alive:
+        return Refusal(RefusalKind.NOT_ALIVE, f"replica {wanted} sends no heartbeats")
+    elif not is_unclean and not standing.is_candidate:
+        why = "is in doubt" if standing.is_writable else "cannot write"
+    return Refusal(RefusalKind.NOT_ELECTED, f"replica {wanted} {why}") if why else NO_REFUSAL
 
 
 def kind_of(election: Election, winner: Standing, record: GroupRecord) -> Election:

@@ -124,8 +124,11 @@ class SetLearner:
 
 @dataclass(frozen=True, slots=True)
 class RemoveReplica:
+    """Forget a replica; `is_living`: also one that sends heartbeats."""
+
     group: str
     broker_id: int
+    is_living: bool = False
     token: Token = None
 
 

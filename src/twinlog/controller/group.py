@@ -16,7 +16,15 @@ from typing import Any
 import msgspec
 
 from twinlog.controller import membership, refusals
-from twinlog.controller.elect import Ballot, Standing, elect, elect_first, elect_unclean, kind_of
+from twinlog.controller.elect import (
+    Ballot,
+    Standing,
+    designate_refusal,
+    elect,
+    elect_first,
+    elect_unclean,
+    kind_of,
+)
 from twinlog.controller.events import (
     AlterSyncStateSet,
     Commit,
@@ -134,7 +142,7 @@ class Group:
     def _freeze_if_newer(self, beat: Heartbeat) -> list[Effect]:
         """R12: the record was restored from a backup. Deciding by it could elect a stale copy."""
         record = self.record
-        newer = self._newer_than_record(beat)
+        newer = record.what_is_newer(beat.known_epoch, beat.stored)
         if self.frozen or not record.master_epoch or not newer:
             return []
         self.frozen = (
@@ -143,18 +151,6 @@ class Group:
             " older than the group, adopt the group again"
         )
         return [self._happened("frozen", reason=self.frozen)]
-
-    def _newer_than_record(self, beat: Heartbeat) -> str:
-        """What a replica knows that this controller has not decided. A set that is older than
-        the master's is as bad as an older epoch: it may have members that have left since."""
-        record, stored = self.record, beat.stored
-        if beat.known_epoch > record.master_epoch:
-            return f"epoch {beat.known_epoch}"
-        if stored is None or stored.master_epoch != record.master_epoch:
-            return ""
-        if stored.sync_state_set_epoch <= record.sync_state_set_epoch:
-            return ""
-        return f"sync-state set epoch {stored.sync_state_set_epoch}"
 
     def _remove_if_doubtful(self, beat: Heartbeat) -> list[Effect]:
         """R8: a member that may have lost what it acknowledged leaves the set, unless none would
@@ -395,12 +391,9 @@ class Group:
         if wanted in (None, record.master_broker_id):
             return self._elect_now(now_ms, request)
         assert wanted is not None
-        if wanted not in record.sync_state_set:
-            text = f"replica {wanted} is not in the sync-state set {sorted(record.sync_state_set)}"
-            return [self._refuse(token, Refusal(RefusalKind.NOT_ELECTED, text))]
-        if not self.is_alive(wanted, now_ms):
-            text = f"replica {wanted} sends no heartbeats"
-            return [self._refuse(token, Refusal(RefusalKind.NOT_ALIVE, text))]
+        refusal = designate_refusal(record, self._standings(now_ms), wanted)
+        if refusal.text:
+            return [self._refuse(token, refusal)]
         assert record.master_broker_id is not None
         if self.is_alive(record.master_broker_id, now_ms):
             return self._begin_hand_over(now_ms, wanted, token)
@@ -488,7 +481,12 @@ class Group:
             return [self._refuse(token, Refusal(RefusalKind.NOT_ELECTED, text))]
         if not self._are_leases_over(now_ms):
             return [self._refuse(token, refusals.LEASE_LEFT)]
-        ballot = elect_unclean(self._standings(now_ms).values(), request.designate)
+        standings, wanted = self._standings(now_ms), request.designate
+        if wanted is not None:
+            refusal = designate_refusal(record, standings, wanted, is_unclean=True)
+            if refusal.text:
+                return [self._refuse(token, refusal)]
+        ballot = elect_unclean(standings.values(), wanted)
         if ballot.winner is None:
             text = "no replica sends heartbeats"
             return [self._refuse(token, Refusal(RefusalKind.NOT_ALIVE, text))]
@@ -550,13 +548,14 @@ class Group:
             Reply(request.token, following),
         )
 
-    def set_learner(self, request: SetLearner) -> list[Effect]:
+    def set_learner(self, now_ms: int, request: SetLearner) -> list[Effect]:
         """A drained replica may stop unnoticed. A smaller set is safe at any time: the master
         counts the larger one until it hears of it."""
         record, n = self.record, request.broker_id
         refusal = self._change_refusal(n)
         if not refusal.text and request.is_learner:
-            refusal = membership.drain_refusal(record, n)
+            is_led = self.liveness.does_master_live(record, now_ms)
+            refusal = membership.drain_refusal(record, n, is_led=is_led)
         if refusal.text:
             return [self._refuse(request.token, refusal)]
         replica = msgspec.structs.replace(record.replicas[n], learner=request.is_learner)
@@ -575,19 +574,19 @@ class Group:
     def remove(self, now_ms: int, request: RemoveReplica) -> list[Effect]:
         record, n = self.record, request.broker_id
         refusal = self._change_refusal(n)
-        text = ""
-        if n == record.master_broker_id:
-            text = f"replica {n} is the master"
-        elif n in record.sync_state_set and self.is_alive(n, now_ms):
-            text = f"replica {n} is a living member of the sync-state set: drain it first"
-        if text and not refusal.text:
-            refusal = Refusal(RefusalKind.NOT_REMOVED, text)
+        if not refusal.text:
+            is_led = self.liveness.does_master_live(record, now_ms)
+            is_alive, is_meant = self.is_alive(n, now_ms), request.is_living
+            refusal = membership.removal_refusal(
+                record, n, is_alive=is_alive, is_led=is_led, is_meant=is_meant
+            )
         if refusal.text:
             return [self._refuse(request.token, refusal)]
         following = self._changed(
             replicas={m: replica for m, replica in record.replicas.items() if m != n},
             sync_state_set=record.sync_state_set - {n},
             sync_state_set_epoch=record.sync_state_set_epoch + (n in record.sync_state_set),
+            former_set=record.former_set - {n},  # The next store with this id was not in it.
         )
         self.liveness.forget(n)
         return self._commit(

@@ -75,12 +75,14 @@ def commit(record: GroupRecord, proposal: Proposal, confirmed: int = 0) -> Group
     )
 
 
-def drain_refusal(record: GroupRecord, broker_id: int) -> Refusal:
+def drain_refusal(record: GroupRecord, broker_id: int, *, is_led: bool) -> Refusal:
     """Why a replica cannot leave the set by command: nobody, or too few, would be left."""
     members, least = record.sync_state_set, record.policy.min_in_sync_replicas
     if broker_id == record.master_broker_id:
         text = f"replica {broker_id} is the master: switch to another one first"
         return Refusal(RefusalKind.INVALID, text)
+    if broker_id in members and not is_led:
+        return _not_led(record, broker_id)
     left = len(members - {broker_id})
     if left < least <= len(members):
         text = (
@@ -89,3 +91,30 @@ def drain_refusal(record: GroupRecord, broker_id: int) -> Refusal:
         )
         return Refusal(RefusalKind.INVALID, text)
     return NO_REFUSAL
+
+
+def removal_refusal(
+    record: GroupRecord, broker_id: int, *, is_alive: bool, is_led: bool, is_meant: bool
+) -> Refusal:
+    """Why a replica is not forgotten. One that lives registers again at once, and is no learner
+    any more: only if that is meant."""
+    text = ""
+    if broker_id == record.master_broker_id:
+        text = f"replica {broker_id} is the master"
+    elif broker_id in record.sync_state_set:
+        if not is_led:
+            return _not_led(record, broker_id)
+        if is_alive:
+            text = f"replica {broker_id} is a living member of the sync-state set: drain it first"
+    elif is_alive and not is_meant:
+        text = f"replica {broker_id} is alive: stop it first, or it registers again"
+    return Refusal(RefusalKind.NOT_REMOVED, text) if text else NO_REFUSAL
+
+
+def _not_led(record: GroupRecord, broker_id: int) -> Refusal:
+    """Without a master the set is who may be elected: nobody is taken out of it by command."""
+    text = (
+        f"master {record.master_broker_id} is not heard, and replica {broker_id} may be needed to"
+        " replace it: ask again when the group has a master"
+    )
+    return Refusal(RefusalKind.NOT_ELECTED, text)

@@ -334,10 +334,17 @@ class ControllerProcessor:
             remark = "brokerControllerIdsToClean: name the replicas, for instance 1;2"
             connection.reply(request, code, remark=remark)
             return
-        self._remove_next(connection, request, header.broker_name, [n for n in ids if n])
+        found = [n for n in ids if n]
+        is_living = header.is_clean_living_broker
+        self._remove_next(connection, request, header.broker_name, found, is_living)
 
     def _remove_next(
-        self, connection: ServerConnection, request: Request, name: str, ids: list[int]
+        self,
+        connection: ServerConnection,
+        request: Request,
+        name: str,
+        ids: list[int],
+        is_living: bool,
     ) -> None:
         """One after the other, up to the first that is refused."""
 
@@ -345,9 +352,9 @@ class ControllerProcessor:
             if reply.error or len(ids) == 1:
                 connection.reply(request, RESPONSE_CODES[reply.kind], remark=reply.error or None)
             else:
-                self._remove_next(connection, request, name, ids[1:])
+                self._remove_next(connection, request, name, ids[1:], is_living)
 
-        self._shell.handle(events.RemoveReplica(name, ids[0], answer))
+        self._shell.handle(events.RemoveReplica(name, ids[0], is_living, answer))
 
     # Questions
 

@@ -101,6 +101,17 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         its = None if stored is None else stored.replicas.get(broker_id)
         return mine is not None and (its is None or not its.ha_address or bool(mine.ha_address))
 
+    def what_is_newer(self, known_epoch: int, stored: GroupRecord | None) -> str:
+        """What a replica knows that this record does not have. A set that is older than the
+        master's is as bad as an older epoch: it may have members that have left since."""
+        if known_epoch > self.master_epoch:
+            return f"epoch {known_epoch}"
+        if stored is None or stored.master_epoch != self.master_epoch:
+            return ""
+        if stored.sync_state_set_epoch <= self.sync_state_set_epoch:
+            return ""
+        return f"sync-state set epoch {stored.sync_state_set_epoch}"
+
     def same_stores(self, other: GroupRecord, found: dict[int, T]) -> dict[int, T]:
         """Those of `found` whose ids belong to the same stores in both records: a controller that
         lost its state may have given some of them again."""

@@ -551,17 +551,18 @@ class TestOperator:
         bench = Bench(group({1, 2}))
         bench.beat(1)
         bench.beat(2)
-        refused = bench.ask(events.RemoveReplica(GROUP, 2, "remove"))
+        refused = bench.ask(events.RemoveReplica(GROUP, 2, token="remove"))
         assert "drain it first" in refused.error
         assert not bench.ask(events.SetLearner(GROUP, 2, True, "drain")).error
         assert bench.record.sync_state_set == {1}
-        assert not bench.ask(events.RemoveReplica(GROUP, 2, "remove")).error
+        bench.tell(events.ConnectionClosed(2))
+        assert not bench.ask(events.RemoveReplica(GROUP, 2, token="remove")).error
         assert 2 not in bench.record.replicas
 
     def test_the_master_is_neither_drained_nor_removed(self) -> None:
         bench = Bench(group({1, 2}))
         assert "the master" in bench.ask(events.SetLearner(GROUP, 1, True, "drain")).error
-        assert "the master" in bench.ask(events.RemoveReplica(GROUP, 1, "remove")).error
+        assert "the master" in bench.ask(events.RemoveReplica(GROUP, 1, token="remove")).error
 
 
 class TestFirstMaster:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from support.controller_bench import GROUP, Bench, group
 from twinlog.controller import events
@@ -116,8 +117,49 @@ class TestElect:
         assert not bench.ask(typed).error
         assert bench.record.master_broker_id == 2
 
+    @pytest.mark.parametrize(
+        ("wanted", "why"),
+        [
+            (1, "replica 1 sends no heartbeats"),
+            (3, "replica 3 is a learner: undrain it first"),
+            (4, "replica 4 sends no heartbeats"),
+            (9, "replica 9 is not registered"),
+        ],
+    )
+    def test_an_unclean_wish_that_cannot_be_met_elects_nobody(self, wanted: int, why: str) -> None:
+        """It loses what the one that is taken lacks: another one may lack more."""
+        record = group({1}, replicas=4)
+        learner = replace(record.replicas[3], learner=True)
+        record = changed(record, replicas={**record.replicas, 3: learner})
+        bench = Bench(record, age_ms=DEFAULT_TIMING.lease_wait_ms)
+        for n in (2, 3):
+            bench.beat(n, end=40)
+        typed = events.ElectMaster(GROUP, wanted, is_unclean=True, typed_group=GROUP, token="elect")
+        reply = bench.ask(typed)
+        assert why in reply.error
+        assert (bench.record.master_broker_id, bench.record.master_epoch) == (1, 4)
+
+    def test_a_switch_to_one_that_cannot_write_does_not_begin(self) -> None:
+        bench = switching(1, 2, is_writable=False)
+        assert "replica 2 cannot write" in bench.replies["switch"].error
+        assert "hand-over" not in bench.kinds, "no send is held for it"
+
 
 class TestDrain:
+    def test_it_is_refused_while_there_is_no_master(self) -> None:
+        """It may be the only one that can be elected."""
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(2)
+        bench.tell(events.ConnectionClosed(1))
+        refused = bench.ask(events.SetLearner(GROUP, 2, True, "drain"))
+        assert refused.error.startswith("master 1 is not heard")
+        assert bench.record.sync_state_set == {1, 2}
+        assert not bench.ask(events.SetLearner(GROUP, 3, True, "other")).error, "not a member"
+        bench.wait(DEFAULT_TIMING.close_grace_ms)
+        bench.beat(2, link_ms=None)
+        assert bench.record.master_broker_id == 2
+
     def test_it_is_refused_when_sends_would_be(self) -> None:
         bench = Bench(group({1, 2}, policy=Policy(min_in_sync_replicas=2)))
         bench.beat(1)
@@ -129,7 +171,37 @@ class TestDrain:
 
     def test_it_is_not_refused_when_sends_are_refused_already(self) -> None:
         bench = Bench(group({1, 2}, policy=Policy(min_in_sync_replicas=3)))
+        bench.beat(1)
         assert not bench.ask(events.SetLearner(GROUP, 2, True, "drain")).error
+
+
+class TestRemove:
+    def test_one_that_lives_is_not_forgotten_unless_that_is_meant(self) -> None:
+        """It would register again at once, and be no learner any more."""
+        bench = Bench(group({1}, replicas=2))
+        bench.beat(1)
+        bench.beat(2)
+        assert not bench.ask(events.SetLearner(GROUP, 2, True, "drain")).error
+        refused = bench.ask(events.RemoveReplica(GROUP, 2, token="remove"))
+        assert refused.kind is RefusalKind.NOT_REMOVED
+        assert "replica 2 is alive: stop it first" in refused.error
+        meant = events.RemoveReplica(GROUP, 2, is_living=True, token="remove")
+        assert not bench.ask(meant).error
+        assert 2 not in bench.record.replicas
+
+    def test_a_member_is_not_forgotten_while_there_is_no_master(self) -> None:
+        """Whoever comes back with everything must still be known as the one that has it."""
+        bench = Bench(group({1, 2}))
+        refused = bench.ask(events.RemoveReplica(GROUP, 2, token="remove"))
+        assert refused.error.startswith("master 1 is not heard")
+        bench.beat(1)
+        assert not bench.ask(events.RemoveReplica(GROUP, 2, token="remove")).error
+
+    def test_its_id_says_nothing_of_the_store_that_has_it_next(self) -> None:
+        record = changed(group({1}, replicas=2), former_set=frozenset({1, 2}))
+        bench = Bench(record)
+        assert not bench.ask(events.RemoveReplica(GROUP, 2, token="remove")).error
+        assert bench.record.former_set == {1}
 
 
 class TestFullDisk:

@@ -29,6 +29,7 @@ from twinlog.runtime.config import BrokerConfig
 _LOG = logging.getLogger("twinlog.broker")
 _TIMEOUT_MS = 1_000
 _SWITCH_MS = 3_000
+BUSY_CODES = (ResponseCode.SYSTEM_BUSY,)  # Something else is being decided: ask again.
 
 
 class ControllerError(RemotingError):

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from twinlog.broker.group.beat import Beat
-from twinlog.broker.group.controller_link import ControllerError, ControllerLink, policy_of
+from twinlog.broker.group.controller_link import (
+    BUSY_CODES,
+    ControllerError,
+    ControllerLink,
+    policy_of,
+)
+from twinlog.broker.group.resignation import Resignation
 from twinlog.broker.group.role_change import RoleChange
 from twinlog.broker.group.stored import Application, StoredGroup
 from twinlog.controller.record import Election, GroupRecord, Policy
@@ -48,11 +54,10 @@ _NOT_CAUGHT_UP_MS_MAX = 1_500
 _JOINING_MS_MAX = 3_000  # One that has not caught up by then holds back everybody's sends.
 _RETRY_MS = 200
 _SUSPECT_MS = 1_500
+_LEAVING_MS_MAX = 500
 _ALONE_MS = 1_000  # Without a word from the controller a slave follows whom it followed.
-_RESIGN_MS_MAX = 3_000
 _HAND_OVER_MS_MAX = 2_000  # The controller gives up after one second.
 _NEVER_MS = 1 << 62
-_BUSY = (ResponseCode.SYSTEM_BUSY,)
 
 
 def state_of(record: GroupRecord) -> GroupState:
@@ -98,6 +103,8 @@ class ReplicasManager:
         self._is_heard = False
         self._started_ms = 0
         self.frozen = ""
+        self._is_leaving = False
+        self._left = asyncio.Event()
 
     # Life
 
@@ -125,33 +132,22 @@ class ReplicasManager:
         broker.tasks.round("in-sync", lambda: _TICK_MS, self._tick)
 
     async def resign(self) -> None:
-        """Before a clean stop: a master lets another member take over, and passes on what it held
-        back. Nobody there, or no controller: it stops as it is."""
-        await self._let_another_lead()
+        """Before a clean stop: see Resignation. Nobody chooses this broker from now on."""
+        self._is_leaving = True
+        self._wake.set()
+        await self._say_leaving()
+        await Resignation(self._broker, self._link, self.change, self._wake.set).run()
         await self._write_role()
 
-    async def _let_another_lead(self) -> None:
-        authority, relay = self.authority, self._broker.relay
-        if authority is None or not self.change.leading_epoch:
-            return
-        others = [(authority.acked_by(n), n) for n in authority.members - {authority.own_id}]
-        living = sorted((acked, n) for acked, n in others if acked is not None)
-        if not living:
+    async def _say_leaving(self) -> None:
+        """Until the controller has heard of it: it may be about to choose this broker."""
+        if self._link.leader is None:
             return
         try:
-            await self._link.elect(self._broker.config, living[-1][1])
-        except RemotingError as error:
-            _LOG.warning("no switch before the stop: %s", error)
-            return
-        self._wake.set()
-        deadline_ms = self._clock.monotonic_ms() + _RESIGN_MS_MAX
-        while self._clock.monotonic_ms() < deadline_ms:
-            assert relay is not None
-            # The next master counts this one until it sees its link close: it must have one.
-            is_left = not self.change.leading_epoch and self._broker.ha.is_linked
-            if is_left and not relay.count:
-                return
-            await self._clock.sleep_ms(10)
+            async with asyncio.timeout(_LEAVING_MS_MAX / 1000):
+                await self._left.wait()
+        except TimeoutError:
+            _LOG.warning("the controller was not told of this stop")
 
     def _note_role(self) -> None:
         """Not in the way of what follows from the change."""
@@ -368,20 +364,28 @@ class ReplicasManager:
             twinlog_known_epoch=self._stored.known_epoch,
             twinlog_complete=not self._mark.is_in_doubt,
             twinlog_processes=";".join(self._mark.processes) or None,
-            twinlog_writable=broker.store.is_writeable and not broker.store.commit_log.lacks_room,
+            twinlog_writable=self._may_lead,
             twinlog_link=link_ms,
             twinlog_drained=self._drained_end(),
             twinlog_was_master=broker.identity.was_master,
         )
-        asked, accepted = group.awaited, self._accepted
+        asked, accepted, is_leaving = group.awaited, self._accepted, self._is_leaving
         beat = await self._link.heartbeat(header, self._stored.record, sent_ms)
         self._say("controller", "")
         self._is_heard = True
+        if is_leaving:
+            self._left.set()
         self._answered(beat)
         if accepted is not None and beat.record is not None:
             self._propose_again(accepted, beat.record)
         if self._stored.record is self._record:  # Else it is stored first, and then counts.
             group.controller_answered(asked)
+
+    @property
+    def _may_lead(self) -> bool:
+        """Whether it could take sends as the master: not for long, if it is about to stop."""
+        store = self._broker.store
+        return store.is_writeable and not store.commit_log.lacks_room and not self._is_leaving
 
     def _answered(self, beat: Beat) -> None:
         if beat.frozen != self.frozen:
@@ -653,7 +657,7 @@ class ReplicasManager:
                 config.broker_name, authority.own_id, self.incarnation, proposal
             )
         except ControllerError as error:
-            if error.code is not None and error.code not in _BUSY:
+            if error.code is not None and error.code not in BUSY_CODES:
                 self._say("sync-state set", f"refused: {error}")
                 self._refused(authority, proposal)
                 for number in proposal.incarnations:

@@ -342,10 +342,10 @@ def undrain(
 @controller_option
 @once_options
 def remove(session: Session, name: str, replica: str, yes: bool, controller: str | None) -> int:
-    """Forget a replica that was drained, or that is gone for good.
+    """Forget a replica that was stopped for good.
 
-    Refused for the master and for a living member of the in-sync set. A broker that is still
-    running with this id registers again.
+    Refused for the master and for a replica that is alive, and while the group has no master: then
+    this replica may be the one that is needed.
     """
     confirm(f"forget replica {replica} of {name}?", yes)
 

@@ -19,6 +19,7 @@ SEND, PULL, QUERY_OFFSET, COMMIT, MAX_OFFSET = 310, 11, 14, 15, 30
 FOUND, OFFSET_MOVED, NOT_FOUND = 0, 21, 22
 SYSTEM_ERROR = 1
 FULL_DISK = ("No space left", "disk full")  # RocketMQ's code for it is that of a fault, too.
+FLUSH_SLAVE_TIMEOUT = 12
 GAP = 10_010
 WRONG_NUMBER = (10_010, 10_011, 10_012, 10_013)
 IN_FLIGHT_MAX = 4
@@ -78,6 +79,7 @@ class OnceProducer(Producer):
         self._sent: list[Sent] = []
         self._open = 0
         self._is_confused = False
+        self._uncopied: set[int] = set()
         self.is_ending = False
 
     async def run(self) -> None:
@@ -98,7 +100,11 @@ class OnceProducer(Producer):
             await self._send(sorted(set(numbers)))
 
     def _unknown(self) -> list[int]:
-        return [n for n, sent in enumerate(self._sent) if sent.status != "ok"]
+        return [
+            n
+            for n, sent in enumerate(self._sent)
+            if sent.status != "ok" and sent.number not in self._uncopied
+        ]
 
     def _begin_again(self) -> None:
         """What a producer does that is told that its numbers are not known."""
@@ -138,6 +144,9 @@ class OnceProducer(Producer):
     def _one_answered(self, sent: Sent, done: asyncio.Event, answer: Answer) -> None:
         if answer.code in WRONG_NUMBER[1:] or (answer.code == GAP and self._is_first(sent)):
             self._is_confused = True
+        if self.is_ending and answer.code == FLUSH_SLAVE_TIMEOUT and self.sim.lacks_copies(sent):
+            # It is the truth, and stays so: no repeat brings a copy that begins behind it.
+            self._uncopied.add(sent.number)
         self.answered(sent, answer)
         self._open -= 1
         if not self._open:

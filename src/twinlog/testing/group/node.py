@@ -268,6 +268,11 @@ class GroupNode:
         path = f"{LOG_PATH}/{base:020d}"
         return self.disk.peek(path, start, len(sent.body), durable=durable) == sent.body
 
+    def place_of(self, sent: Sent) -> int:
+        """Where it is in this log; -1 if it is not."""
+        records = self.image().records
+        return next((record.offset for record in records if record.body == sent.body), -1)
+
     def keeps(self, messages: list[Sent]) -> set[int]:
         """The numbers of those in its log, which ends before the first record that is not whole:
         what a power loss left behind that place recovery cuts off."""

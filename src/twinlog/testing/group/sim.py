@@ -377,6 +377,14 @@ class GroupSimulation(SeedRun):
             for sent in self.ledger.promised()
         )
 
+    def lacks_copies(self, sent: Sent) -> bool:
+        """Whether too few slaves have it or will get it: their logs begin behind it, or it has
+        expired."""
+        place = self.master.place_of(sent)
+        begins = [slave.image().start for slave in self.slaves]
+        having = sum(begin <= place for begin in begins)
+        return place < 0 or having < self.world.in_sync_replicas - 1
+
     async def _come_to_rest(self, once: list[asyncio.Task[Any]], consuming: Any) -> None:
         for producer in self._once:
             producer.is_ending = True
