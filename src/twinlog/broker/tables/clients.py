@@ -97,6 +97,7 @@ class ProducerManager:
     """Producer groups and the connection of each producer's client id."""
 
     def __init__(self) -> None:
+        self.on_joined: Callable[[str], None] = lambda group: None
         self.groups: dict[str, Channels] = {}
         self._memberships = Memberships()
         self._by_client_id: dict[str, Any] = {}
@@ -111,6 +112,7 @@ class ProducerManager:
             channels[info.connection] = known = info
             self._by_client_id[info.client_id] = info.connection
             _LOG.info("producer joined group=%s client=%s", group, info.client_id)
+            self.on_joined(group)
         known.last_update_ms = now_ms
 
     def unregister(self, group: str, connection: Any) -> None:

@@ -8,6 +8,7 @@ RocketMQ does, so progress and counters survive a restart and another broker's h
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -54,6 +55,7 @@ _READ = 512  # Entries of a queue in one step.
 _COPIES_MAX = 64
 _HOUR_MS = 3_600_000
 _GROUPS_SAID = 16  # In one check; what is behind them is one line.
+_AWAITED_MAX = 1_024  # Groups of producers; those of more are asked in the next check.
 # After a switch clients come by themselves: those of RocketMQ look for routes every 30 s and send
 # heartbeats every 30 s. Meanwhile their sends are passed on, and nobody is there to be asked.
 _PRODUCERS_COME_MS = 70_000
@@ -82,6 +84,11 @@ class TransactionalMessageService:
         self._given_up = (0, "")  # In the present check: how many, and the last.
         self._unasked: dict[str, tuple[int, str]] = {}  # By group: how many, and one of them.
         self._counts_unasked_from_ms = 0  # Monotonic.
+        self._tasks = broker.tasks
+        self._checking = asyncio.Lock()
+        self._awaited: set[str] = set()  # Groups of which nobody was there to be asked.
+        self._came: set[str] = set()  # Of these, who is there now, and was not asked yet.
+        broker.producers.on_joined = self._producer_joined
         self.commit_count = 0
         self.rollback_count = 0
 
@@ -103,6 +110,7 @@ class TransactionalMessageService:
         half_progress = self._progress(HALF_TOPIC)
         op_progress = self._progress(OP_HALF_TOPIC)
         self._pending = PendingHalves(half_progress, op_progress)
+        self._awaited.clear()
         # Where a record was that a switch has cut, another one may be now.
         self._recent = RecentHalves()
         done = self._read_ops(op_progress)
@@ -369,18 +377,36 @@ class TransactionalMessageService:
 
         There may be very many: others have as much of the loop as they.
         """
+        async with self._checking:
+            await self._check_all()
+            self._say_what_was_found()
+            self.note_progress()
+
+    def _producer_joined(self, group: str) -> None:
+        """A check that found nobody of this group asks it now: the next one may be a minute away,
+        and after a switch clients come half a minute late."""
+        if self._is_running and group in self._awaited:
+            self._awaited.discard(group)
+            if not self._came:
+                self._tasks.job("transaction check", self._check_those_who_came())
+            self._came.add(group)
+
+    async def _check_those_who_came(self) -> None:
+        async with self._checking:
+            groups, self._came = self._came, set()
+            await self._check_all(groups)
+
+    async def _check_all(self, groups: Collection[str] | None = None) -> None:
         share = LoopShare(self._clock)
         for offset in self._pending.snapshot():
             if share.is_used:
                 await share.rest()
             if self._is_running and self._pending.find(offset) == offset:
                 try:
-                    self._check_one(offset)
+                    self._check_one(offset, groups)
                 except Exception as error:
                     # It stays undecided and is looked at again in the next round.
                     self._failures.note("transaction check", error, f"half message {offset}")
-        self._say_what_was_found()
-        self.note_progress()
 
     def _say_what_was_found(self) -> None:
         """One line for each group, of a few: a peer makes as many as it likes."""
@@ -394,17 +420,51 @@ class TransactionalMessageService:
                 group, count, message_id,
             )  # fmt: skip
 
-    def _check_one(self, offset: int) -> None:
+    def _check_one(self, offset: int, groups: Collection[str] | None) -> None:
         record = self._read_pending(offset)
         if record is None:
             self._pending.done(offset)
+            return
+        if groups is not None and record.property_map.get(PROPERTY_PRODUCER_GROUP) not in groups:
             return
         age = self._steady.now_ms() - record.born_timestamp
         times = halves.check_times(record)
         if times >= self._config.transaction_check_max or age > self._retention_ms:
             self._give_up(offset, record)
-        elif age >= self._immunity_ms(record) or age < 0:
+        elif (age >= self._immunity_ms(record) or age < 0) and not self._is_repeat(offset, record):
             self._ask(offset, record, times + 1)
+
+    def _is_repeat(self, offset: int, record: Record) -> bool:
+        """Whether this half message stands for another one. A client that got no answer, as after
+        the loss of a master, sends it again, and ends the one that was answered: this one would
+        be committed a second time. Its last copy says how it stands; one that its application
+        sends again has the same id, and was born later."""
+        target = halves.real_queue(record)
+        if target is None:
+            return False
+        later = [at for at in self._same(HALF_TOPIC, record) if at > offset]
+        if later:
+            self._pending.moved(offset, max(later))
+        elif self._same(target[0], record):
+            self._note_done(offset)
+        else:
+            return False
+        return True
+
+    def _same(self, topic: str, half: Record) -> list[int]:
+        """Places in their queues of what was made of the same call of a client."""
+        unique = half.property_map.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        if not unique:
+            return []
+        begin_ms = half.born_timestamp - INDEX_SLACK_MS
+        found = self._store.query_message(topic, unique, _COPIES_MAX, begin_ms, INT64_MAX)
+        records = (decode_record(data) for data in found.buffers)
+        return [
+            record.queue_offset
+            for record in records
+            if record.born_timestamp == half.born_timestamp
+            and record.property_map.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX) == unique
+        ]
 
     @property
     def _retention_ms(self) -> int:
@@ -439,6 +499,8 @@ class TransactionalMessageService:
             connection.oneway(self._check_request(record, message, result, target))
 
     def _note_unasked(self, group: str, record: Record) -> None:
+        if len(self._awaited) < _AWAITED_MAX:
+            self._awaited.add(group)
         name = group if len(self._unasked) < _GROUPS_SAID else "(others)"
         count, _ = self._unasked.get(name, (0, ""))
         self._unasked[name] = (count + 1, record.message_id)

@@ -75,14 +75,14 @@ class PullResult(NamedTuple):
 def readable(instance: ClientInstance, broker_name: str, suggested_id: int) -> ReadAddress:
     target = instance.read_address(broker_name, suggested_id)
     if target is None:
-        raise BrokerUnreachableError(f"no address is known for broker {broker_name!r}")
+        raise BrokerUnreachableError(f"no address of broker {broker_name!r} is known")
     return target
 
 
 def writable(instance: ClientInstance, broker_name: str) -> str:
     address = instance.master_address(broker_name)
     if address is None:
-        raise NoWritableQueueError(f"broker {broker_name!r} has no master now")
+        raise NoWritableQueueError(f"broker {broker_name!r} has no master at the moment")
     return address
 
 
@@ -117,7 +117,7 @@ def offset_of(answer: Request) -> int:
     try:
         return number_of(answer.ext()["offset"])
     except (KeyError, ValueError) as error:
-        raise UnreadableAnswerError(f"an answer without a readable offset: {error!r}") from error
+        raise UnreadableAnswerError(f"the answer has no readable offset: {error!r}") from error
 
 
 async def max_offset(instance: ClientInstance, queue: MessageQueue) -> int:
@@ -274,7 +274,9 @@ async def lock_queues(
     try:
         return {queue_from_answer(data) for data in body_as(answer, LockBatchResponseBody).locked}
     except (KeyError, TypeError, ValueError) as error:
-        raise UnreadableAnswerError(f"locked queues are unreadable: {error!r}") from error
+        raise UnreadableAnswerError(
+            f"the answer with the locked queues is unreadable: {error!r}"
+        ) from error
 
 
 async def unlock_queues(

@@ -8,6 +8,7 @@ module state, so that two clients of a process cannot disturb each other. Routes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import logging
 from collections.abc import Callable, Sequence
@@ -89,6 +90,7 @@ class ClientInstance:
         self._presence = Presence(self, self._routes, self._routes_changed)
 
     def _routes_changed(self) -> None:
+        self._presence.routes_changed()
         for member in self._presence.members:
             member.routes_changed()
 
@@ -107,7 +109,29 @@ class ClientInstance:
         Code without a loop, as that of a Spark task, makes no connection: it prepares requests.
         """
         if asyncio._get_running_loop() not in (None, self._loop):
-            raise UsageError("this client belongs to another event loop: open one here")
+            raise UsageError(
+                "this client belongs to another event loop: open a new client in this one"
+            )
+
+    def is_abandoned(self) -> bool:
+        """Whether its loop has ended, so that it can only be dropped. Asked by whoever closes it.
+
+        Raises UsageError when its loop is there and another one: only in its own can it be closed.
+        """
+        loop = self._loop
+        if self._is_closed or loop is None or loop is asyncio.get_running_loop():
+            return False
+        if not loop.is_closed():
+            raise UsageError("this client belongs to another event loop: close it there")
+        return True
+
+    def abandon(self) -> None:
+        """Close the sockets. Nobody can be told goodbye, and no task of that loop runs any more."""
+        self._is_running, self._is_closed = False, True
+        if self._transport is not None:
+            self._transport.remoting.abandon()
+        with contextlib.suppress(RuntimeError):  # Whoever waited in that loop does not any more.
+            self._stopped.set()
 
     def own_loop(self) -> asyncio.AbstractEventLoop:
         """The loop in which this client was started, and which is running now."""
@@ -207,6 +231,9 @@ class ClientInstance:
         """Say goodbye to the brokers, then close the connections."""
         if self._is_closed:
             return
+        if self.is_abandoned():
+            self.abandon()
+            return
         try:
             await self._stop()
         finally:
@@ -238,11 +265,17 @@ class ClientInstance:
             async with asyncio.timeout(STOP_TIMEOUT_MS / 1000):
                 await self.tasks.stop()
         except TimeoutError:
-            _LOG.error("a handler ignores its cancellation, left behind client=%s", self.client_id)
+            _LOG.error(
+                "a handler ignores its cancellation and still runs client=%s", self.client_id
+            )
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         """A bug of ours. Nobody may wait for a client that no longer works."""
-        _LOG.critical("client task died, this client no longer works name=%s error=%r", name, error)
+        _LOG.critical(
+            "a task of the client failed, so the client no longer works name=%s error=%r",
+            name,
+            error,
+        )
         self.failure = error
         for callback in self.on_failure:
             callback()
@@ -255,7 +288,7 @@ class ClientInstance:
             try:
                 self.name_servers.replace(await discover(self._given_name_servers[0]))
             except ClientError as error:
-                _LOG.warning("name server discovery failed, old list kept reason=%s", error)
+                _LOG.warning("name server discovery failed, the old list is kept reason=%s", error)
 
     def cached_route(self, topic: str) -> TopicRoute | None:
         return self._routes.cached(topic)
@@ -315,6 +348,8 @@ class ClientInstance:
 
     def connection_failed(self, address: str, error: ClientError) -> None:
         """Somebody could not reach `address`: set it aside and look after it."""
+        if not self._is_running:
+            return
         self._presence.connection_failed(address, error)
 
     def is_reachable(self, address: str) -> bool:
@@ -351,7 +386,7 @@ def no_answer(instance: ClientInstance, topic: str) -> ClientError:
     """The error of who waited for a route until its time was up."""
     asked = ", ".join(instance.name_servers.in_order())
     return NameServerUnreachableError(
-        f"no name server answers: no answer from {asked} about topic {topic!r} in time"
+        f"no name server answers: {asked} did not answer about topic {topic!r} in time"
     )
 
 

@@ -45,9 +45,9 @@ def check_address(address: str) -> str:
     """`host:port`, or an error that shows what was given."""
     host, separator, port = address.rpartition(":")
     if "://" in address or "/" in address:
-        raise InvalidAddressError(f"{address!r} is not host:port")
+        raise InvalidAddressError(f"{address!r} is not an address of the form host:port")
     if not separator or not host:
-        raise InvalidAddressError(f"{address!r} has no port: host:port is expected")
+        raise InvalidAddressError(f"{address!r} has no port: write host:port")
     if number_or_none(port, 1, 65535) is None:
         raise InvalidAddressError(f"{address!r}: {port!r} is not a port from 1 to 65535")
     return address
@@ -90,12 +90,14 @@ async def discover(url: str, timeout_ms: float = DISCOVERY_TIMEOUT_MS) -> list[s
     except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
         reason = str(error) or type(error).__name__
         raise NameServerUnreachableError(
-            f"{url} does not tell the name servers: {reason}"
+            f"{url} did not return the addresses of the name servers: {reason}"
         ) from error
     try:
         return parse_name_servers(text.strip())
     except InvalidAddressError as error:
-        raise NameServerUnreachableError(f"{url} answers {text[:80]!r}: {error}") from error
+        raise NameServerUnreachableError(
+            f"{url} returned {text[:80]!r}, which is not a list of name servers: {error}"
+        ) from error
 
 
 async def _http_get(url: str) -> str:

@@ -79,6 +79,7 @@ class Presence:
         self._watched: dict[str, ClientConnection] = {}
         self._probing: set[str] = set()
         self._denials: dict[str, AccessDeniedError] = {}
+        self._masters: dict[str, str] = {}
 
     def is_reachable(self, address: str) -> bool:
         return address not in self._unreachable
@@ -192,6 +193,18 @@ class Presence:
         """A connection was opened by another request: the broker must hear who we are."""
         if not self.is_announced(address):
             self._probe_soon(address)
+
+    def routes_changed(self) -> None:
+        """Another replica leads a broker that knows us: it must know us, too. It has requests of
+        its own, about open transactions, and nothing may be sent to it for a long time."""
+        for name, broker in self._routes.brokers.items():
+            address = broker.master_address
+            before = self._masters.get(name)
+            if address is None or address == before:
+                continue
+            self._masters[name] = address
+            if before is not None and self.members:
+                self.announce_soon(address)
 
     def _connection_ended(self, address: str, connection: ClientConnection) -> None:
         if self._watched.get(address) is connection:

@@ -190,8 +190,8 @@ class RouteTable:
         if route is None and not brokers:
             asked = self._host.name_servers.in_order()[0]
             raise NoBrokerError(
-                f"name server {asked} knows no broker: none is running, or it registers with "
-                f"another name server (namesrvAddr)"
+                f"name server {asked} knows no broker: start one, or check that the brokers' "
+                f"namesrvAddr names this name server"
             )
         if route is None and create:
             # Brokers may have registered between the two questions, all their topics at once.
@@ -203,8 +203,8 @@ class RouteTable:
             # Topics are registered by masters: a name server that started after one was lost has
             # never heard of its topics.
             raise NoWritableQueueError(
-                f"topic {topic!r} is not known while no master of {', '.join(sorted(lost))} is"
-                " registered"
+                f"topic {topic!r} is not known, and no master of {', '.join(sorted(lost))} is "
+                "registered, which may have it: try again when there is one"
             )
         hint = "autoCreateTopicEnable=false" if create else "nobody has sent to it yet"
         raise TopicNotFoundError(f"topic {topic!r} does not exist ({hint}): create it first")

@@ -34,7 +34,9 @@ def translate(error: BaseException, address: str) -> TransportError:
     if isinstance(error, remoting_errors.RequestTimeoutError):
         return RequestTimeoutError(text)
     if _HTTP in text:
-        return ConnectionLostError(f"{address} answers in HTTP: it is not a RocketMQ port")
+        return ConnectionLostError(
+            f"{address} answers in HTTP, so it is not a port of RocketMQ: check the address"
+        )
     if isinstance(error, remoting_errors.RemoteProtocolError) or "frame length" in text:
         return ConnectionLostError(f"{address} does not speak RocketMQ's protocol: {text}")
     lost = ConnectionLostError(text)
