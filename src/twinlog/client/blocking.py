@@ -73,6 +73,8 @@ class _LoopThread:
         self._thread: threading.Thread | None = None
         self._process_id = process_id()
         self._is_closed = False
+        # A call is on the loop, or refused: none may come between its last one and its end.
+        self._submitting = threading.Lock()
 
     def check_usable(self) -> None:
         if self._process_id != process_id():
@@ -97,20 +99,25 @@ class _LoopThread:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        try:
-            self.check_usable()
-            if self._loop is None:
-                raise ClientClosedError("this client is not started: use 'with' or call start()")
-            if threading.current_thread() is self._thread:
-                raise ClientError("a blocking client cannot be called from its own event loop")
-        except ClientError:
-            coroutine.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    def submit(
+        self, coroutine: Coroutine[Any, Any, T], *, is_last: bool = False
+    ) -> concurrent.futures.Future[T]:
+        """Run it in the loop; after the last one all others are refused."""
+        with self._submitting:
+            try:
+                self.check_usable()
+                if self._loop is None:
+                    raise ClientClosedError("this client is not started: use 'with' or start()")
+                if threading.current_thread() is self._thread:
+                    raise ClientError("a blocking client cannot be called from its own event loop")
+            except ClientError:
+                coroutine.close()
+                raise
+            self._is_closed = is_last
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        future = self.submit(coroutine)
+    def run(self, coroutine: Coroutine[Any, Any, T], *, is_last: bool = False) -> T:
+        future = self.submit(coroutine, is_last=is_last)
         try:
             return future.result()
         except BaseException:
@@ -174,7 +181,7 @@ class _Blocking:
             return
         self._closed.set()
         try:
-            self._thread.run(self._client.close())
+            self._thread.run(self._client.close(), is_last=True)
         except ClientClosedError:
             return  # Never started: nothing to close.
         except ClientForkedError:
@@ -609,7 +616,7 @@ def _in_thread(
         raise InvalidHandlerError(f"the handler must be a function, not {function!r}")
     if asyncio.iscoroutinefunction(function):
         raise InvalidHandlerError(
-            "the handler is async: use twinlog.client, or write a plain function"
+            "the handler is async: write a plain function, or use twinlog.client instead"
         )
 
     def call(*arguments: Any) -> T:

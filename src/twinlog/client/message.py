@@ -272,7 +272,9 @@ def check_name(kind: str, name: object, length_max: int) -> str:
     if not name:
         raise InvalidMessageError(f"{kind} is empty")
     if len(name) > length_max:
-        raise InvalidMessageError(f"{kind} has {len(name)} characters, at most {length_max}")
+        raise InvalidMessageError(
+            f"{kind} has {len(name)} characters; at most {length_max} are allowed"
+        )
     if not has_legal_characters(name):
         raise InvalidMessageError(
             f"{kind} {name!r}: only letters, digits and the characters % | _ - are allowed"
@@ -295,9 +297,9 @@ def check_body(body: object, size_max: int) -> bytes:
             raise InvalidMessageError(f"body must be bytes, not {type(body).__name__}{hint}")
         body = bytes(body)
     if not body:
-        raise InvalidMessageError("body is empty: RocketMQ does not carry messages without a body")
+        raise InvalidMessageError("body is empty: a message of RocketMQ needs at least one byte")
     if len(body) > size_max:
-        raise InvalidMessageError(f"body of {len(body)} bytes, at most {size_max} are allowed")
+        raise InvalidMessageError(f"body has {len(body)} bytes; at most {size_max} are allowed")
     return body
 
 
@@ -318,7 +320,9 @@ def check_message(message: Message, size_max: int) -> bytes:
     if topic not in _checked_topics:
         check_topic(topic)
         if topic in SEND_FORBIDDEN_TOPICS:
-            raise InvalidMessageError(f"topic {topic!r} belongs to the broker: not for sending")
+            raise InvalidMessageError(
+                f"topic {topic!r} belongs to the broker: clients cannot send to it"
+            )
         if len(_checked_topics) < _CHECKED_TOPICS_MAX:
             _checked_topics[topic] = True
     if message.flag:
@@ -330,14 +334,15 @@ def check_message(message: Message, size_max: int) -> bytes:
 
 def check_flag(flag: object) -> None:
     if not isinstance(flag, int) or not -(2**31) <= flag < 2**31:
-        raise InvalidMessageError(f"flag must be a number of 32 bits, not {flag!r}")
+        raise InvalidMessageError(f"flag must be a whole number of 32 bits, not {flag!r}")
 
 
 def check_queue(queue: object, topic: str) -> None:
     """Raise when a message of `topic` cannot be sent to just this queue."""
     if not isinstance(queue, MessageQueue):
         raise InvalidMessageError(
-            f"queue must be a MessageQueue, not {queue!r}: await producer.queues({topic!r})"
+            f"queue must be a MessageQueue, not {queue!r}: await producer.queues({topic!r}) "
+            "returns them"
         )
     if queue.topic != topic:
         raise InvalidMessageError(f"a message of topic {topic!r} cannot go to {queue}")
@@ -350,11 +355,13 @@ def check_batch(batch: Sequence[Message]) -> None:
         if not isinstance(message, Message):
             raise InvalidMessageError(f"a Message is expected, not {type(message).__name__}")
         if message.topic != first.topic or message.wait_store_ok != first.wait_store_ok:
-            raise InvalidMessageError("messages of a batch share topic and wait_store_ok")
+            raise InvalidMessageError(
+                "all messages of a batch must have the same topic and wait_store_ok"
+            )
         if message.delay_level:
             raise InvalidMessageError("a delayed message cannot be part of a batch")
         if check_topic(message.topic).startswith(RETRY_PREFIX):
-            raise InvalidMessageError("messages to a retry topic cannot be a batch")
+            raise InvalidMessageError("messages to a retry topic cannot be sent as a batch")
 
 
 def encode_user_properties(message: Message, unique_id: str) -> bytes:
@@ -387,7 +394,9 @@ def message_properties(message: Message, unique_id: str) -> dict[str, str]:
         result[names.PROPERTY_TAGS] = _plain("tags", message.tags)
     if message.delay_level:
         if not isinstance(message.delay_level, int) or message.delay_level < 0:
-            raise InvalidMessageError(f"delay_level {message.delay_level!r}: it must be 0 to 18")
+            raise InvalidMessageError(
+                f"delay_level must be a number from 0 to 18, not {message.delay_level!r}"
+            )
         result[names.PROPERTY_DELAY_TIME_LEVEL] = str(message.delay_level)
     return result
 
@@ -398,7 +407,7 @@ def _check_property(name: object, value: object) -> None:
     if not name or not value:
         raise InvalidMessageError(f"property {name!r}: name and value must not be empty")
     if name in RESERVED_PROPERTIES:
-        raise InvalidMessageError(f"property {name!r} is a name of RocketMQ's own")
+        raise InvalidMessageError(f"property {name!r} is reserved by RocketMQ: use another name")
     _plain(f"property {name!r}", name + value)
 
 
@@ -406,9 +415,9 @@ def _plain(what: str, text: object) -> str:
     if not isinstance(text, str):
         raise InvalidMessageError(f"{what} must be text, not {type(text).__name__}")
     if any(separator in text for separator in _SEPARATORS):
-        raise InvalidMessageError(f"{what}: the characters \\x01 and \\x02 cannot be carried")
+        raise InvalidMessageError(f"{what} must not contain the characters \\x01 and \\x02")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessageError(f"{what}: {text!r} is not text that UTF-8 can carry") from error
+        raise InvalidMessageError(f"{what} {text!r} cannot be encoded in UTF-8") from error
     return text

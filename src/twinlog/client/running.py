@@ -54,7 +54,7 @@ async def run_until_stopped(*clients: Runnable) -> None:
     """The same within a loop of yours."""
     for client in clients:
         if not isinstance(client, Lifetime) or not hasattr(client, "run_forever"):
-            raise UsageError(f"run() takes consumers that call handlers, not {client!r}")
+            raise UsageError(f"run() takes push consumers, which call handlers, not {client!r}")
     if not clients:
         raise UsageError("run() needs at least one consumer")
     async with contextlib.AsyncExitStack() as stack:

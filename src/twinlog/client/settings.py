@@ -54,7 +54,7 @@ class ResolvedSettings(msgspec.Struct, frozen=True):
 def resolve(**settings: Unpack[ClientSettings]) -> ResolvedSettings:
     """Check what was given and fill in the rest."""
     if (settings.get("access_key") is None) != (settings.get("secret_key") is None):
-        raise UsageError("access_key and secret_key go together: one of them is missing")
+        raise UsageError("access_key and secret_key must be given together: one of them is missing")
     for name in ("request_timeout_ms", "connect_timeout_ms", "route_poll_ms", "heartbeat_ms"):
         value = settings.get(name)
         if value is not None and (not isinstance(value, int) or value <= 0):
@@ -62,7 +62,9 @@ def resolve(**settings: Unpack[ClientSettings]) -> ResolvedSettings:
     known = set(ClientSettings.__annotations__)
     unknown = sorted(set(settings) - known)
     if unknown:
-        raise UsageError(f"unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        raise UsageError(
+            f"there is no setting {unknown[0]!r}; the settings are {', '.join(sorted(known))}"
+        )
     values: dict[str, Any] = dict(settings)
     tls = values.pop("tls", False)
     if tls is True:

@@ -38,9 +38,13 @@ class TlsSettings:
             UsageError: a file that cannot be read, or options that exclude each other.
         """
         if self.insecure and (self.ca or self.server_name):
-            raise UsageError("insecure checks nothing: leave it out, or leave out ca, server_name")
+            raise UsageError(
+                "insecure=True checks no certificate: leave it out, or leave out ca and server_name"
+            )
         if self.key and not self.certificate:
-            raise UsageError("key needs the certificate that it belongs to")
+            raise UsageError(
+                "key also needs certificate, the file of the certificate that it belongs to"
+            )
         context = self._trust()
         if self.certificate is not None:
             self._load(context)

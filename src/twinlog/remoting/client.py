@@ -310,6 +310,15 @@ class RemotingClient:
         if connection is not None:
             connection.close(reason)
 
+    def abandon(self) -> None:
+        """Drop every connection: the loop that they belong to has ended."""
+        self._is_closed = True
+        self._sweeper = None
+        connections = list(self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            connection.abandon("the event loop of this client has ended")
+
     async def close(self) -> None:
         """Close every connection; requests under way end with ConnectionClosedError."""
         self._is_closed = True

@@ -14,7 +14,9 @@ out of turn with large bodies asks `is_congested` first and uses `when_writable`
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -228,6 +230,16 @@ class Connection(Traffic, asyncio.Protocol):
         self._mark_closed(reason)
         if self._transport is not None:
             self._transport.abort()
+
+    def abandon(self, reason: str) -> None:
+        """Close the socket of a connection whose loop has ended: its transport cannot do it."""
+        transport, self._transport = self._transport, None
+        with contextlib.suppress(RuntimeError):  # What it would do later, nobody does any more.
+            self._mark_closed(reason)
+        sock = None if transport is None else transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
 
     def cut_off(self) -> None:
         """End a connection that was closed and is still not gone, since its peer does not read."""

@@ -34,10 +34,10 @@ BAD: list[tuple[Any, str]] = [
     (Message("T", "text"), r"body must be bytes, not str: encode it"),  # type: ignore[arg-type]
     (Message("T", None), "body must be bytes, not NoneType"),  # type: ignore[arg-type]
     (Message("T", b""), "body is empty"),
-    (Message("T", b"x" * 11), "body of 11 bytes, at most 10"),
+    (Message("T", b"x" * 11), "body has 11 bytes; at most 10"),
     (Message("", b"x"), "topic is empty"),
     (Message("a b", b"x"), "only letters, digits"),
-    (Message("x" * 128, b"x"), "128 characters, at most 127"),
+    (Message("x" * 128, b"x"), "128 characters; at most 127"),
     (Message(7, b"x"), "topic must be text, not int"),  # type: ignore[arg-type]
     (Message("SCHEDULE_TOPIC_XXXX", b"x"), "belongs to the broker"),
 ]
@@ -81,13 +81,13 @@ def test_the_short_way_and_the_long_way_agree(tags: str) -> None:
 BAD_PROPERTIES: list[tuple[dict[str, Any], str]] = [
     ({"properties": {"a": 1}}, "name and value must be text"),
     ({"properties": {"a": ""}}, "must not be empty"),
-    ({"properties": {"KEYS": "x"}}, "RocketMQ's own"),
-    ({"properties": {"a": "x\x02y"}}, "cannot be carried"),
-    ({"tags": "a\x01b"}, "tags: the characters"),
+    ({"properties": {"KEYS": "x"}}, "is reserved by RocketMQ"),
+    ({"properties": {"a": "x\x02y"}}, "must not contain the characters"),
+    ({"tags": "a\x01b"}, "tags must not contain the characters"),
     ({"tags": 7}, "tags must be text"),
     ({"keys": [1]}, "a key must be text"),
-    ({"delay_level": -1}, "it must be 0 to 18"),
-    ({"delay_level": "3"}, "it must be 0 to 18"),
+    ({"delay_level": -1}, "must be a number from 0 to 18, not -1"),
+    ({"delay_level": "3"}, "must be a number from 0 to 18, not '3'"),
 ]
 
 

@@ -34,8 +34,8 @@ def test_lists_of_addresses(given: object, expected: list[str]) -> None:
         ("h:port", "'port' is not a port"),
         ("h:0", "not a port"),
         ("h:70000", "not a port"),
-        ("tcp://h:1", "is not host:port"),
-        ("h:1/x", "is not host:port"),
+        ("tcp://h:1", "is not an address of the form host:port"),
+        ("h:1/x", "is not an address of the form host:port"),
         (9876, "must be text"),
         ([1], "must be text"),
         (None, "must be text"),
@@ -99,5 +99,5 @@ async def test_discovery_without_a_server() -> None:
     server, url = await serve(b"")
     server.close()
     await server.wait_closed()
-    with pytest.raises(NameServerUnreachableError, match="does not tell"):
+    with pytest.raises(NameServerUnreachableError, match="did not return the addresses"):
         await discover(url)

@@ -196,7 +196,9 @@ class ConsumerCore:
 
     async def unsubscribe(self, topic: str) -> None:
         if self.subscriptions.pop(topic, None) is None:
-            raise UsageError(f"topic {topic!r} is not subscribed to")
+            raise UsageError(
+                f"this consumer is not subscribed to topic {topic!r}: call subscribe() first"
+            )
         await self.instance.heartbeat()
         await self.round()
 

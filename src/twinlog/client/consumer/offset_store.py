@@ -111,7 +111,8 @@ class LocalOffsetStore:
             }
         except (ValueError, KeyError, TypeError) as error:
             raise ClientError(
-                f"{self._path} does not hold offsets ({error!r}): move it away to start again"
+                f"{self._path} is not a file of offsets ({error!r}): move it away to start without "
+                "offsets"
             ) from error
 
     def update(self, queue: MessageQueue, offset: int) -> None:

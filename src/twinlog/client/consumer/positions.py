@@ -37,17 +37,17 @@ class ConsumerHealth:
 def check_offset(offset: int) -> None:
     """Raise when it is no offset: a broker would refuse it again and again."""
     if not isinstance(offset, int) or offset > INT64_MAX:
-        raise UsageError(f"offset {offset!r} must be a whole number up to {INT64_MAX}")
+        raise UsageError(f"an offset must be a whole number from 0 to {INT64_MAX}, not {offset!r}")
     if offset < 0:
-        raise UsageError(f"offset {offset} is negative")
+        raise UsageError(f"an offset must be a whole number from 0 to {INT64_MAX}, not {offset}")
 
 
 def check_time(timestamp_ms: int) -> None:
     """Raise when it is no time: `time.time() * 1000` is not a whole number."""
     if not isinstance(timestamp_ms, int) or abs(timestamp_ms) > INT64_MAX:
         raise UsageError(
-            f"a time is a whole number of milliseconds since 1970, not {timestamp_ms!r}: "
-            "int(time.time() * 1000) is now"
+            f"a time must be a whole number of milliseconds since 1970, not {timestamp_ms!r}; "
+            "the present time is int(time.time() * 1000)"
         )
 
 

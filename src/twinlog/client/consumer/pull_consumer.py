@@ -110,6 +110,8 @@ class PullConsumer(Positions, Lifetime):
         if self._is_closed:
             await self._instance.wait_stopped()
             return
+        if self._instance.is_abandoned():
+            self._instance.abandon()
         self._is_closed = True
         self._arrived.set()
         if self._auto_commit:
@@ -187,7 +189,9 @@ class PullConsumer(Positions, Lifetime):
         self._instance.check_usable()
         self._instance.check_loop()
         if not self._core.subscriptions and not self._core.readers:
-            raise UsageError("nothing is subscribed to: await subscribe() or assign() before")
+            raise UsageError(
+                "this consumer has no subscription: call subscribe() or assign() first"
+            )
 
     async def poll(self, timeout_ms: float = 5000, max_count: int = 32) -> list[ReceivedMessage]:
         """Up to `max_count` messages; an empty list when none came in time."""

@@ -94,7 +94,7 @@ class _Handling:
 
 def _batch_count(count: int) -> int:
     if count < 1:
-        raise UsageError(f"a batch of {count} messages is none: at least 1")
+        raise UsageError(f"a batch must have at least 1 message, not {count}")
     return count
 
 
@@ -102,7 +102,9 @@ def choose_strategy(strategy: str | AllocateStrategy) -> AllocateStrategy:
     if callable(strategy):
         return strategy
     if strategy not in STRATEGIES:
-        raise UsageError(f"strategy {strategy!r}: {', '.join(STRATEGIES)} or a function are known")
+        raise UsageError(
+            f"the strategy must be {', '.join(STRATEGIES)} or a function, not {strategy!r}"
+        )
     return STRATEGIES[strategy]
 
 
@@ -234,6 +236,8 @@ class PushConsumer(Positions, Lifetime):
         if self._is_closed:
             await self._instance.wait_stopped()
             return
+        if self._instance.is_abandoned():
+            self._instance.abandon()
         self._is_closed = True
         self._ready.clear()
         self._ready_queues.clear()
@@ -309,7 +313,9 @@ class PushConsumer(Positions, Lifetime):
             batch_max: The handler takes lists of up to so many messages.
         """
         if self._instance.is_running:
-            raise UsageError("on() registers handlers before the start: await subscribe() instead")
+            raise UsageError(
+                "on() must be called before the consumer starts: use await subscribe() now"
+            )
 
         def register(handler: AnyHandler) -> AnyHandler:
             count = None if batch_max is None else _batch_count(batch_max)
@@ -528,7 +534,7 @@ class PushConsumer(Positions, Lifetime):
             await self._returns.give_back(message, level, self._max_attempts)
         except ClientError as failure:
             _LOG.warning(
-                "the broker did not take the message back, it is handled here again"
+                "the broker did not accept the message back, so it is handled here again"
                 " queue=%s offset=%d reason=%s",
                 message.queue, message.queue_offset, failure,
             )  # fmt: skip

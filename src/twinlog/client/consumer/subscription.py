@@ -31,14 +31,16 @@ def parse_subscription(
     text = (expression or "").strip()
     if sql:
         if not text:
-            raise InvalidSubscriptionError(f"the SQL92 expression for topic {topic!r} is empty")
+            raise InvalidSubscriptionError(
+                f"the SQL92 expression for topic {topic!r} is empty: write one such as 'a > 5'"
+            )
         return SubscriptionData(topic, text, expression_type=SQL92_TYPE, sub_version=version)
     if text in ("", SUB_ALL):
         return SubscriptionData(topic, sub_version=version)
     tags = split_tags(text)
     if not tags:
         raise InvalidSubscriptionError(
-            f"the expression {expression!r} for topic {topic!r} names no tag"
+            f"the expression {expression!r} for topic {topic!r} names no tag: '*' means all"
         )
     return SubscriptionData(topic, text, tags=tags, sub_version=version)
 

@@ -30,7 +30,7 @@ class Bodies:
         serializer: Serializer | None,
     ) -> None:
         if compression not in _COMPRESSION:
-            raise UsageError(f"compression {compression!r}: use zlib, lz4, zstd or None")
+            raise UsageError(f"compression must be zlib, lz4, zstd or None, not {compression!r}")
         self._compression = _COMPRESSION[compression]
         self._compress_over = compress_over if self._compression is not None else None
         self._serializer = serializer
@@ -42,14 +42,18 @@ class Bodies:
     def of_value(self, value: Any) -> bytes:
         """What the serializer makes of a value."""
         if self._serializer is None:
-            raise UsageError("this producer has no serializer: Producer(..., serializer=JSON)")
+            raise UsageError(
+                "this producer has no serializer: open it with Producer(..., serializer=JSON)"
+            )
         try:
             return self._serializer.dumps(value)
         except ClientError:
             raise
         except Exception as error:
             # Whatever a serializer of somebody else raises.
-            raise InvalidMessageError(f"the value cannot be written: {error!r}") from error
+            raise InvalidMessageError(
+                f"the value cannot be written by the serializer: {error!r}"
+            ) from error
 
     def compressed(self, body: bytes) -> tuple[int, bytes]:
         """The system flag and the bytes to send for a body."""

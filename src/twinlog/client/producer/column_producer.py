@@ -31,7 +31,8 @@ class ColumnProducer(Producer):
         self._check_open()
         if len(data) > self._message_size_max:
             raise InvalidMessageError(
-                f"a batch of {len(data)} bytes, at most {self._message_size_max}: split it"
+                f"the batch has {len(data)} bytes; at most {self._message_size_max} are "
+                "allowed: split it"
             )
         if self._is_over_limit():
             await self._wait_for_room()

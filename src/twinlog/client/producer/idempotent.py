@@ -108,11 +108,11 @@ class IdempotentLanes:
     ) -> None:
         if producer_id is not None and not is_producer_id(producer_id):
             raise UsageError(
-                f"producer_id {producer_id!r}: 1 to {PRODUCER_ID_LENGTH_MAX} letters, digits and "
-                "the characters _ . : - are allowed"
+                f"producer_id must be 1 to {PRODUCER_ID_LENGTH_MAX} letters, digits or the "
+                f"characters _ . : -, not {producer_id!r}"
             )
         if epoch < 0:
-            raise UsageError(f"epoch {epoch}: it counts from 0")
+            raise UsageError(f"epoch must be 0 or larger, not {epoch}")
         self.producer_id = producer_id or ""  # The producer gives it one when it starts.
         self.size = 0
         self._epoch = epoch

@@ -5,6 +5,7 @@ Corresponds to SendMessageRequestHeaderV2, MessageBatch and MQClientAPIImpl.proc
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -167,6 +168,17 @@ def read_receipts(
     if len(places) != len(message_ids):
         places = range(queue_offset, queue_offset + len(message_ids))
     return receipts(status, queue, message_ids, places, offset_ids)
+
+
+def set_error(future: asyncio.Future[Any], error: ClientError) -> None:
+    """Tell whoever waits, if nothing was told yet."""
+    if future.done():
+        return
+    try:
+        future.set_exception(error)
+    except RuntimeError:
+        if not future.done():
+            raise  # Else its loop has ended, and nobody can be called there.
 
 
 async def all_receipts(outcomes: list[Any]) -> list[SendReceipt]:

@@ -44,7 +44,13 @@ from twinlog.client.producer.bodies import Bodies
 from twinlog.client.producer.fault_strategy import FaultStrategy
 from twinlog.client.producer.health import ProducerHealth, health_of
 from twinlog.client.producer.idempotent import IdempotentLanes
-from twinlog.client.producer.outgoing import SendRequest, all_receipts, batch_element, send_command
+from twinlog.client.producer.outgoing import (
+    SendRequest,
+    all_receipts,
+    batch_element,
+    send_command,
+    set_error,
+)
 from twinlog.client.producer.request_reply import RequestReply
 from twinlog.client.producer.runs import pack_run
 from twinlog.client.producer.selector import choose_by_key
@@ -115,9 +121,11 @@ class Producer(Lifetime):
     ) -> None:
         self.group = check_group(group)
         if send_timeout_ms <= 0 or retry_count < 0:
-            raise UsageError("send_timeout_ms must be above 0 and retry_count not negative")
+            raise UsageError("send_timeout_ms must be above 0, and retry_count at least 0")
         if batch_size_max > message_size_max:
-            raise UsageError(f"batch_size_max is above the limit of a broker, {message_size_max}")
+            raise UsageError(
+                f"batch_size_max must be at most {message_size_max}, the limit of a broker"
+            )
         self._instance = ClientInstance(name_server, resolve(**settings), name=group)
         self._send_timeout_ms = send_timeout_ms
         self._buffer_size_max = buffer_size_max
@@ -159,7 +167,7 @@ class Producer(Lifetime):
                 tell=self._fail_ticket, changed=self._wake_waiters,
             )  # fmt: skip
         elif producer_id is not None or epoch:
-            raise UsageError("producer_id and epoch are for idempotent=True")
+            raise UsageError("producer_id and epoch need idempotent=True")
         self._request_reply = RequestReply(self._instance, self._send_special)
 
     # Life
@@ -180,6 +188,8 @@ class Producer(Lifetime):
         if self._closing:
             await self._instance.wait_stopped()
             return
+        if self._instance.is_abandoned():
+            self._instance.abandon()
         self._closing = True
         try:
             if self._instance.is_running:
@@ -283,7 +293,7 @@ class Producer(Lifetime):
         if not batch:
             return []
         self._check_open()
-        self._not_idempotent("send_batch", "send_many gathers batches by itself")
+        self._not_idempotent("send_batch", "use send_many, which gathers batches by itself")
         check_batch(batch)
         if queue is not None:
             check_queue(queue, batch[0].topic)
@@ -298,7 +308,7 @@ class Producer(Lifetime):
         data = b"".join(elements)
         if len(data) > self._message_size_max:
             raise InvalidMessageError(
-                f"a batch of {len(data)} bytes, at most {self._message_size_max}: split it"
+                f"the batch has {len(data)} bytes; the limit is {self._message_size_max}: split it"
             )
         key = LaneKey(batch[0].topic, queue, batch[0].wait_store_ok)
         self._batching.send_batch(key, data, tickets)
@@ -371,6 +381,7 @@ class Producer(Lifetime):
 
     async def flush(self) -> None:
         """Wait until nothing is on its way: everything taken so far has its receipt or error."""
+        self._instance.check_loop()
         self._batching.drain(force=True)
         while self._is_busy():
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -452,7 +463,7 @@ class Producer(Lifetime):
 
     def _not_idempotent(self, call: str, advice: str) -> None:
         if self._once is not None:
-            raise UsageError(f"{call} is not for an idempotent producer: {advice}")
+            raise UsageError(f"an idempotent producer has no {call}: {advice}")
 
     @property
     def producer_id(self) -> str | None:
@@ -531,7 +542,7 @@ class Producer(Lifetime):
         properties = encode_user_properties(message, unique_id)
         if len(properties) > PROPERTIES_SIZE_MAX:
             raise InvalidMessageError(
-                f"properties of {len(properties)} bytes, at most {PROPERTIES_SIZE_MAX} are allowed"
+                f"the properties have {len(properties)} bytes; the limit is {PROPERTIES_SIZE_MAX}"
             )
         return body, properties, (loop.create_future(), unique_id, context)
 
@@ -589,8 +600,7 @@ class Producer(Lifetime):
     def _fail_ticket(self, ticket: Ticket, error: ClientError) -> None:
         """A message that is not part of any request yet failed."""
         future, _, context = ticket
-        if not future.done():
-            future.set_exception(error)
+        set_error(future, error)
         if self._hooks is not None:
             guarded(self._hooks.after_send, context, None, error)
 
@@ -611,7 +621,7 @@ class Producer(Lifetime):
                 if error is None:
                     future.set_result(outcome)
                 else:
-                    future.set_exception(error)
+                    set_error(future, error)
             if hooks is not None:
                 guarded(hooks.after_send, context, outcome, error)
         if request.once is not None:

@@ -111,7 +111,7 @@ class RequestReply:
         reply_to = properties.get(names.PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         if not cluster or not correlation_id or not reply_to:
             raise InvalidMessageError(
-                "this message is not a request: only what was sent with request() can be answered"
+                "this message is not a request: only messages sent with request() can be answered"
             )
         answer = {
             names.PROPERTY_MESSAGE_TYPE: "reply",

@@ -128,7 +128,7 @@ class Sender:
             _, queues, selector = known
             if not queues:
                 raise NoWritableQueueError(
-                    f"topic {request.topic!r} has no queue on a master that takes messages now"
+                    f"topic {request.topic!r} has no queue on a master that accepts messages now"
                 )
             now_ms = self._instance.clock.monotonic_ms()
             request.queue = selector.choose(
@@ -141,7 +141,9 @@ class Sender:
         assert request.queue is not None
         broker = route.brokers.get(request.queue.broker_name)
         if broker is None or broker.master_address is None:
-            raise NoWritableQueueError(f"broker {request.queue.broker_name!r} has no master now")
+            raise NoWritableQueueError(
+                f"broker {request.queue.broker_name!r} has no master at the moment"
+            )
         return broker.master_address
 
     def _submit(self, request: SendRequest, address: str) -> None:
@@ -215,8 +217,8 @@ class Sender:
                 raise RequestCodeNotSupportedError(3, "no idempotentSends in its answer")
         except RequestCodeNotSupportedError as error:
             raise IdempotenceNotSupportedError(
-                f"broker {address} is not twinlog (or too old): it would store repeats, so an "
-                f"idempotent producer does not send to it ({error})"
+                f"broker {address} does not support idempotent sends, as it is not twinlog or too "
+                f"old: it would store repeats, so nothing was sent ({error})"
             ) from error
         self._once_brokers.add(address)
 
@@ -380,7 +382,7 @@ class Sender:
 
 def _too_late(request: SendRequest) -> ClientError:
     return NoWritableQueueError(
-        f"the time of a send to topic {request.topic!r} was over before it could be sent"
+        f"the message to topic {request.topic!r} could not be sent before its time was up"
     )
 
 

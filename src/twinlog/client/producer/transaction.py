@@ -83,7 +83,7 @@ class TransactionProducer(Producer):
         **settings: Unpack[ClientSettings],
     ) -> None:
         if not inspect.iscoroutinefunction(check):
-            raise InvalidHandlerError("check must be an async function of one message")
+            raise InvalidHandlerError("check must be an async function that takes one message")
         super().__init__(
             group, name_server=name_server, send_timeout_ms=send_timeout_ms, **settings
         )
@@ -216,7 +216,7 @@ class Transaction:
     @property
     def receipt(self) -> SendReceipt:
         if self._receipt is None:
-            raise TransactionError("the transaction has not begun: use 'async with'")
+            raise TransactionError("the transaction has not begun: open it with 'async with'")
         return self._receipt
 
     @property
@@ -229,7 +229,8 @@ class Transaction:
         if self._receipt.status is not SendStatus.SEND_OK:
             await self._producer.end(self._receipt, TransactionState.ROLLBACK)
             raise TransactionError(
-                f"the message was not stored as required ({self._receipt.status.name}): rolled back"
+                f"the message was not stored as required ({self._receipt.status.name}), so the "
+                "transaction was rolled back"
             )
         return self
 

@@ -127,7 +127,9 @@ async def find_queues(
             raise earlier or no_answer(instance, topic) from None
         queues = route.write_queues(topic, with_master_only=False)
     if not queues:
-        raise NoWritableQueueError(f"topic {topic!r} has no queue that takes messages now")
+        raise NoWritableQueueError(
+            f"topic {topic!r} has no queue that accepts messages at the moment"
+        )
     return queues
 
 
