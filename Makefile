@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 SEEDS ?= 2000
 
-.PHONY: demo dist docs release setup bench bench-failover bench-routes bench-scale test test-pure coverage interop services sim swarm mutants chaos fuzz lint fmt clean browser
+.PHONY: demo dist docs release setup bench bench-failover bench-routes bench-scale test test-pure coverage interop services sim swarm mutants chaos spark-chaos fuzz lint fmt clean browser
 
 # A process that starts without bytecode compiles everything again, which doubles what its start costs.
 export PYTHONDONTWRITEBYTECODE :=
@@ -107,6 +107,16 @@ mutants: setup
 chaos: setup
 	bash tools/object_store.sh
 	$(BIN)/python -m pytest tests -m chaos $(ARGS)
+
+# The whole pipeline of Spark under kills of each of its parts, rows counted after each round. ROUNDS=50
+# SEED=7 ONLY=spark-masters (small-group, ...) picks; SECONDS=600 ends a run; RESULTS= keeps the totals,
+# tools/spark_chaos.jsonl unless said.
+spark-chaos: setup
+	bash tools/object_store.sh
+	TWINLOG_SPARK_ROUNDS=$(or $(ROUNDS),14) TWINLOG_SPARK_SEED=$(or $(SEED),1) \
+		TWINLOG_SPARK_SECONDS=$(or $(SECONDS),inf) \
+		TWINLOG_SPARK_RESULTS=$(or $(RESULTS),tools/spark_chaos.jsonl) \
+		$(BIN)/python -m pytest tests/spark/test_chaos.py -m chaos -s $(if $(ONLY),-k $(ONLY)) $(ARGS)
 
 # The console in Debian's chromium, on a pair under load. Screenshots go to .cache/browser/screenshots.
 browser: setup

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools" / "bench")]  # for spark_work
+TOOLS = HERE.parents[1] / "tools"
+sys.path[:0] = [str(HERE), str(TOOLS / "bench"), str(TOOLS)]  # for spark_work, for built_from
 
 
 @pytest.fixture(scope="session")

@@ -122,6 +122,32 @@ def test_a_wrong_store_option_or_call_is_told_before_spark_starts(tmp_path: Path
     assert call("stats", tmp_path / "store", "--batch-row", "5").exit_code == 2
 
 
+@pytest.mark.parametrize("out", ["s3a://bucket/x", "foo://x/y"])
+def test_no_job_takes_a_uri_for_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    """Each says so before Spark starts; none makes a directory of the scheme's name."""
+    StoreFiles(tmp_path / "store").fill(4)
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.chdir(tmp_path)
+    typed = ("--decode-body", "json", "--body-schema", "id INT")
+    calls = [("archive", tmp_path / "store"), ("report", tmp_path / "store"), ("pack",)]
+    if out.startswith("foo"):  # Spark may have the other one
+        calls += [("export", tmp_path / "store"), ("decode", tmp_path / "store", *typed)]
+    for arguments in calls:
+        result = call(*arguments, "--out", out)
+        assert (result.exit_code, last(result)["error"]) == (2, "BAD_PLACE"), arguments
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_mirror_to_nobody_is_unreachable(tmp_path: Path) -> None:
+    StoreFiles(tmp_path / "store").fill(4)
+    check = ("--checkpoint", tmp_path / "check")
+    result = call("mirror", tmp_path / "store", "--to", "127.0.0.1:1", *check)
+    assert (result.exit_code, last(result)["error"]) == (4, "BROKER_UNREACHABLE")
+    assert "127.0.0.1:1" in result.stderr
+
+
 def test_our_errors_are_found_in_the_text_of_spark() -> None:
     text = (
         "An exception was thrown from the Python worker:\nTraceback ...\n"

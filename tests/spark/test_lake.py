@@ -128,7 +128,7 @@ def test_an_older_copy_of_the_checkpoint_loses_no_rows_silently(
     job.offset, job.source["maxOffsetsPerTrigger"] = old, "1000"
     job.planner.options = SourceOptions.parse(job.source)
     larger = job.planner.latest(job.offset, limited=True)
-    with pytest.raises(ArchiveError, match=r"ARCHIVE_GAP.*now it goes to .*remove the checkpoint"):
+    with pytest.raises(ArchiveError, match=r"ARCHIVE_GAP.*now it ends at .*remove the checkpoint"):
         job.writer().commit(job.run(larger, 1), 1)
     assert rows_of(job.place, kind) == before
 

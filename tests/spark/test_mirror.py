@@ -65,7 +65,7 @@ def test_queues_order_and_groups_are_as_they_were(spark: Any, namesrv: str, tmp_
     # A broker answers 0 where nothing is committed.
     assert {queue: n for queue, n in offsets.items() if n} == {0: 17, 1: 200, 5: 1}
 
-    with pytest.raises(OptionError, match="has 8 queues in the target, its source 9"):
+    with pytest.raises(OptionError, match="has 8 queues in the target and 9 in its source"):
         prepare_topics({topic: QUEUES + 1}, namesrv, None)
     # The control: what is spread is seen to be.
     other = f"{topic}-spread"

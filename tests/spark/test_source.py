@@ -173,7 +173,7 @@ def test_columns_that_every_message_has_are_not_null(spark: Any, tmp_path: Path)
     user = reader(spark, files.root).schema("tags STRING, body BINARY, topic STRING NOT NULL")
     assert [f.nullable for f in user.load().schema] == [True, True, False]
     assert sum(row.tags is None for row in user.load().collect()) == 1
-    with pytest.raises(Exception, match="schema says tags NOT NULL, but 1 of"):
+    with pytest.raises(Exception, match="schema says that tags is NOT NULL, but 1 of"):
         reader(spark, files.root).schema("tags STRING NOT NULL").load().collect()
 
 

@@ -151,13 +151,12 @@ def compact_command(
 @click.option("--out", default=".", show_default=True, help="Directory to write to.")
 def pack_command(out: str) -> None:
     """Write an archive with all that workers need, for spark-submit --archives."""
-    from pathlib import Path
-
     from twinlog.spark.jobs.common import Summary
+    from twinlog.spark.places import local_path
     from twinlog.spark.run.pack import packed, settings_of
 
     def pack() -> Summary:
-        made = packed(Path(out).absolute())
+        made = packed(local_path(out, "the directory of the archive").absolute())
         facts = {"archive": str(made), "bytes": made.stat().st_size, "conf": settings_of(made)}
         return Summary("pack", facts)
 

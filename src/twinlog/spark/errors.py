@@ -23,6 +23,7 @@ from collections.abc import Iterable
 ROOT_CAUSE = re.compile(
     r"^(?:Caused by: )?((?:[a-zA-Z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^\n]+)", re.MULTILINE
 )
+DECODE_YOURSELF = "leave decodeBody out and decode the column body with a function"
 CONDITION = re.compile(r"\[([A-Z]+(?:_[A-Z]+)+)\] ([^\n]*)")
 
 

@@ -39,9 +39,9 @@ READ_ALIASES = {"storepath": "path", "topic": "subscribe", "subexpression": "tag
 WORDS = {"earliest": -2, "latest": -1}
 EARLIEST, LATEST = -2, -1
 NO_TABLES = (
-    "Spark keeps the options of CREATE TABLE to itself, a Python source never gets them: use "
-    "CREATE TEMPORARY VIEW name USING twinlog OPTIONS (...), or name them in the statement that "
-    "uses the table: FROM name WITH (...)"
+    "Spark does not pass the options of CREATE TABLE to a source that is written in Python: use "
+    "CREATE TEMPORARY VIEW name USING twinlog OPTIONS (...), or give them in the statement that "
+    "reads the table: FROM name WITH (...)"
 )
 _SIZE = re.compile(r"^(\d+)\s*([kmgt]?)i?b?$", re.IGNORECASE)
 _TIME = re.compile(r"^(\d+)\s*(ms|s|sec|m|min|h|d)?$", re.IGNORECASE)
@@ -84,7 +84,7 @@ def fold(
             hint = nearest(key, [*known, *aliases])
             raise OptionError("BAD_OPTION", f"there is no option {key!r}{hint}")
         if name in found and found[name] != value:
-            raise bad(name, value, f"it is given twice (as {key!r} too)")
+            raise bad(name, value, f"it is given twice, also as {key!r}: leave one of them out")
         found[name] = value
     return found
 
@@ -127,7 +127,7 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise bad(name, text, f"it is no JSON ({error})") from error
+        raise bad(name, text, f"it is not JSON ({error})") from error
     if not isinstance(value, dict):
         raise bad(name, text, "it must be a JSON object")
     return value
@@ -144,12 +144,16 @@ def parse_queue_table(name: str, text: str, *, least: int = -2) -> QueueTable:
     table: QueueTable = {}
     for topic, brokers in value.items():
         if not isinstance(brokers, dict):
-            raise bad(name, text, f"{topic!r} must hold brokers, they hold queues")
+            raise bad(name, text, f'{topic!r} must be like {{"broker-a": {{"0": 100}}}}')
         if brokers and all(not isinstance(inner, dict) for inner in brokers.values()):
             brokers = {"*": brokers}
         for broker, queues in brokers.items():
             if not isinstance(queues, dict):
-                raise bad(name, text, f"broker {broker!r} of {topic!r} must hold queues")
+                raise bad(
+                    name,
+                    text,
+                    f'broker {broker!r} of {topic!r} must be like {{"0": 100, "1": 200}}',
+                )
             row = table.setdefault(topic, {}).setdefault(broker, {})
             for queue, number in queues.items():
                 if not is_number(queue) or type(number) is not int or number < least:
@@ -337,7 +341,7 @@ def _check_exclusive(given: Mapping[str, str]) -> None:
             "BAD_OPTION", "give either path (a store's files) or nameServer (the network), not both"
         )
     if not given:
-        raise OptionError("BAD_OPTION", f"no option has arrived. {NO_TABLES}")
+        raise OptionError("BAD_OPTION", f"no option reached the source. {NO_TABLES}")
     if not {"path", "nameServer", "archive"} & given.keys():
         raise OptionError(
             "BAD_OPTION",
@@ -356,4 +360,6 @@ def _check_pattern(pattern: str | None) -> None:
     try:
         re.compile(pattern or "")
     except re.error as error:
-        raise bad("subscribePattern", pattern, f"not a regular expression ({error})") from error
+        raise bad(
+            "subscribePattern", pattern, f"it is not a regular expression ({error})"
+        ) from error

@@ -91,7 +91,8 @@ class TwinlogDataSource(DataSource):
         options = SourceOptions.parse(self.options)
         if any(name.startswith("ending") for name in options.raw):
             raise OptionError(
-                "BAD_OPTION", "a stream has no end: endingOffsets and the like are for batches"
+                "BAD_OPTION",
+                "a stream has no end: options for the end, such as endingOffsets, are for batches",
             )
         raw = with_schema(options.raw)
         return StreamReader(raw, self._shape(schema, raw))
@@ -139,7 +140,7 @@ def _check_types(schema: StructType) -> None:
         if field.dataType.simpleString() != wanted:
             raise OptionError(
                 "BAD_COLUMN",
-                f"column {field.name} is {wanted.upper()}, the schema says "
+                f"column {field.name} is {wanted.upper()}, but the schema says "
                 f"{field.dataType.simpleString().upper()}; cast it in the query instead",
             )
 

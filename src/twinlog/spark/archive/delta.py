@@ -144,14 +144,14 @@ def _check_fit(uri: str, table: DeltaTable, schema: Schema, partitions: Sequence
                 "BAD_COLUMN",
                 f"column {field.name} is {_type_text(there)} in the table {uri} and "
                 f"{_type_text(field.type)} in these rows: cast it in the query, or write another "
-                "column or table",
+                "column or to another table",
             )
     found = table.metadata().partition_columns
     if found != list(partitions):
         raise OptionError(
             "BAD_OPTION",
-            f"the table {uri} is partitioned by {', '.join(found) or 'nothing'}, these rows by "
-            f"{', '.join(partitions) or 'nothing'}: write to another table",
+            f"the table {uri} is partitioned by {', '.join(found) or 'nothing'} and these rows by "
+            f"{', '.join(partitions) or 'nothing'}: write them to another table",
         )
 
 

@@ -38,7 +38,8 @@ class Iceberg:
         if not known:
             if not is_local(place):
                 raise OptionError(
-                    "BAD_OPTION", "iceberg outside this machine needs a catalog (--catalog uri=...)"
+                    "BAD_OPTION",
+                    "an Iceberg table outside this machine needs a catalog: give --catalog uri=...",
                 )
             known = {"type": "sql", "uri": f"sqlite:///{self.place}/catalog.db"}
         self.settings = {"warehouse": self.uri, **known}

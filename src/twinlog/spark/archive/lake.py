@@ -37,7 +37,7 @@ FORMATS = ("delta", "iceberg")
 # About ten seconds. The pauses are random, so that a compaction that changes the table at the same
 # time is not met at every attempt.
 COMMIT_TRIES, COMMIT_PAUSE_S = 12, 0.3
-REMEDY = "remove the checkpoint, the table knows where to go on"
+REMEDY = "remove the checkpoint: the table itself knows where to continue"
 T = TypeVar("T")
 
 
@@ -91,9 +91,11 @@ def open_table(kind: str, place: str, settings: Mapping[str, str]) -> LakeTable:
             return Iceberg(place, settings)
     except ImportError as error:
         raise OptionError(
-            "BAD_OPTION", f"format {kind} needs the extra 'lakehouse': {error}"
+            "BAD_OPTION",
+            f"format {kind} needs the extra 'lakehouse': "
+            f"run pip install 'twinlog[lakehouse]' ({error})",
         ) from error
-    raise OptionError("BAD_OPTION", f"format {kind!r}: it must be parquet, delta or iceberg")
+    raise OptionError("BAD_OPTION", f"the format must be parquet, delta or iceberg, not {kind!r}")
 
 
 @dataclass

@@ -119,9 +119,9 @@ def check_replay(ends: Offsets, ranges: Sequence[Sequence[Any]], remedy: str) ->
         if high > ends.get(key, low):
             raise ArchiveError(
                 "ARCHIVE_GAP",
-                f"{key[0]} broker {key[1]} queue {key[2]}: this batch is there up to "
-                f"{ends.get(key, low)}, now it goes to {high}; the checkpoint lost its newest "
-                f"files: {remedy}",
+                f"{key[0]} broker {key[1]} queue {key[2]}: this batch was archived up to "
+                f"{ends.get(key, low)}, but now it ends at {high}; the checkpoint has lost its "
+                f"newest files: {remedy}",
             )
 
 
@@ -132,8 +132,8 @@ def check_next(key: QueueKey, end: int, low: int) -> None:
     condition = "ARCHIVE_GAP" if low > end else "ARCHIVE_OVERLAP"
     raise ArchiveError(
         condition,
-        f"{key[0]} broker {key[1]} queue {key[2]}: the archive ends at {end}, the next rows begin "
-        f"at {low}; the checkpoint and the archive do not belong together",
+        f"{key[0]} broker {key[1]} queue {key[2]}: the archive ends at {end}, but the next rows "
+        f"begin at {low}; the checkpoint and the archive do not belong together",
     )
 
 
@@ -170,7 +170,10 @@ class Manifest:
     def require(self) -> Manifest:
         """Return itself, or raise NotFoundError when there is no archive."""
         if not self.exists():
-            raise NotFoundError("ARCHIVE_NOT_FOUND", f"no archive in {self.root} (no _manifest)")
+            raise NotFoundError(
+                "ARCHIVE_NOT_FOUND",
+                f"{self.root} is not an archive: it has no directory _manifest; check the path",
+            )
         return self
 
     def _names(self) -> tuple[str | None, list[str]]:
@@ -190,9 +193,14 @@ class Manifest:
         except FileNotFoundError as error:
             raise _MergedError("ARCHIVE_DAMAGED", f"manifest {name} was removed") from error
         except (OSError, ValueError) as error:
-            raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name}: {error}") from error
+            raise ArchiveError(
+                "ARCHIVE_DAMAGED", f"manifest {name} cannot be read: {error}"
+            ) from error
         if data.get("v") != VERSION:
-            raise ArchiveError("ARCHIVE_DAMAGED", f"manifest {name} has another version")
+            raise ArchiveError(
+                "ARCHIVE_DAMAGED",
+                f"manifest {name} was written by another version of twinlog: use that version",
+            )
         return data
 
     @staticmethod
@@ -283,7 +291,8 @@ class Manifest:
             os.link(temporary, self.directory / name)
         except FileExistsError as error:
             raise ArchiveError(
-                "ARCHIVE_CONFLICT", f"another query wrote {name}: one archive, one query"
+                "ARCHIVE_CONFLICT",
+                f"another query wrote {name}: only one query may write to an archive",
             ) from error
         finally:
             temporary.unlink()

@@ -70,7 +70,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     @property
     def _remedy(self) -> str:
-        return f"remove {self.root / '_checkpoint'}, the archive knows where to go on"
+        return f"remove {self.root / '_checkpoint'}: the archive itself knows where to continue"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
         """Read the windows of this task and write their rows to staged files."""

@@ -66,7 +66,7 @@ def read_archived(
     table = pa.Table.from_batches(found, arrow_schema(needed))
     if table.num_rows != sum(r.rows for r in window.ranges) and options.fail_on_data_loss:
         raise ArchiveError(
-            "ARCHIVE_GAP", f"{root} has {table.num_rows} of the rows {window.ranges}"
+            "ARCHIVE_GAP", f"{root} has only {table.num_rows} of the rows {window.ranges}"
         )
     order = [(name, "ascending") for name in ("topic", "broker", "queue_id", "queue_offset")]
     rows = table.sort_by(order)
@@ -186,7 +186,8 @@ def read_file(
         if source.metadata.num_rows != part.file.rows:
             raise ArchiveError(
                 "ARCHIVE_DAMAGED",
-                f"{part.path} has {source.metadata.num_rows} rows, its manifest {part.file.rows}",
+                f"{part.path} has {source.metadata.num_rows} rows, but its manifest says "
+                f"{part.file.rows}",
             )
         for batch in source.iter_batches(batch_size=options.batch_rows, columns=list(needed)):
             count += batch.num_rows
@@ -194,7 +195,7 @@ def read_file(
             table = pa.Table.from_batches([kept]).select(list(columns)).cast(arrow_schema(columns))
             yield from table.to_batches()
     except (OSError, pa.ArrowInvalid) as error:
-        raise ArchiveError("ARCHIVE_DAMAGED", f"{part.path}: {error}") from error
+        raise ArchiveError("ARCHIVE_DAMAGED", f"{part.path} cannot be read: {error}") from error
 
 
 def _filter_columns(choice: Choice, part: FilePart) -> list[str]:

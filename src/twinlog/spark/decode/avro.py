@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from twinlog.spark.errors import OptionError
+from twinlog.spark.errors import DECODE_YOURSELF, OptionError
 
 TYPES = {
     "null": "STRING", "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT",
@@ -45,7 +45,9 @@ def spark_type(schema: Any, known: dict[str, str] | None = None) -> str:
     if isinstance(schema, list):
         rest = [part for part in schema if part != "null"]
         if len(rest) != 1:
-            raise OptionError("BAD_OPTION", f"an Avro union of {rest} has no Spark type")
+            raise OptionError(
+                "BAD_OPTION", f"an Avro union of {rest} has no Spark type: {DECODE_YOURSELF}"
+            )
         return spark_type(rest[0], names)
     kind = schema["type"] if isinstance(schema, dict) else schema
     if isinstance(kind, dict | list):
@@ -60,7 +62,9 @@ def spark_type(schema: Any, known: dict[str, str] | None = None) -> str:
         return _named(schema, kind, names)
     found = TYPES.get(kind) or names.get(kind) or names.get(kind.rpartition(".")[2])
     if not found:
-        raise OptionError("BAD_OPTION", f"the Avro type {kind!r} is not known here")
+        raise OptionError(
+            "BAD_OPTION", f"the Avro type {kind!r} has no Spark type: {DECODE_YOURSELF}"
+        )
     return found
 
 
@@ -80,7 +84,8 @@ def _logical(schema: Mapping[str, Any], kind: str) -> str:
     if logical in LOGICAL:
         return LOGICAL[logical]
     raise OptionError(
-        "BAD_OPTION", f"the logical Avro type {logical!r} of {kind} has no Spark type"
+        "BAD_OPTION",
+        f"the logical Avro type {logical!r} of {kind} has no Spark type: {DECODE_YOURSELF}",
     )
 
 
@@ -89,7 +94,10 @@ def parser(reader_text: str, raw: Mapping[str, str]) -> Callable[[bytes], Any]:
     try:
         import fastavro
     except ImportError as error:
-        raise OptionError("BAD_OPTION", "decodeBody=avro needs the package fastavro") from error
+        raise OptionError(
+            "BAD_OPTION",
+            "decodeBody=avro needs the package fastavro: run pip install 'twinlog[avro]'",
+        ) from error
     reader = fastavro.parse_schema(schema_of(reader_text))
     own = (
         fastavro.parse_schema(schema_of(raw["writerSchema"], "writerSchema"))
@@ -104,7 +112,9 @@ def parser(reader_text: str, raw: Mapping[str, str]) -> Callable[[bytes], Any]:
         value = fastavro.schemaless_reader(stream, writer, reader)
         left = len(body) - stream.tell()
         if left:
-            raise ValueError(f"{left} bytes are left over: it was written with another schema")
+            raise ValueError(
+                f"{left} bytes are left over: the body was written with another schema"
+            )
         return _plain(value)
 
     def parse(body: bytes) -> Any:
@@ -138,8 +148,8 @@ def _unless_plain(inner: Any, body: bytes, read: Callable[[], Any]) -> Any:
         return inner
     number = int.from_bytes(body[1:FRAME_SIZE], "big")
     raise ValueError(
-        f"it can be read as it is and as schema {number} of a registry: set schemaRegistry to the "
-        f"registry, or to {NO_REGISTRY!r} where there is none"
+        f"it can be read both with bodySchema and as schema {number} of a registry: set "
+        f"schemaRegistry to the registry, or to {NO_REGISTRY!r} if there is none"
     )
 
 
@@ -179,4 +189,6 @@ class Writers:
                     return str(json.loads(answer.read())["schema"])
             return (Path(self.place) / f"{number}.avsc").read_text("utf-8")
         except (OSError, ValueError, KeyError) as error:
-            raise ValueError(f"schema {number} is not in {self.place}: {error}") from error
+            raise ValueError(
+                f"schema {number} cannot be read from {self.place}: {error}"
+            ) from error

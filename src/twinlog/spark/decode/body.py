@@ -52,14 +52,19 @@ def _schema_text(raw: Mapping[str, str]) -> str:
     if "bodySchema" in raw:
         return raw["bodySchema"]
     if _DESCRIPTORS in raw:
-        raise OptionError("BAD_OPTION", "decodeBody=protobuf needs the message's name: bodySchema")
-    raise OptionError("BAD_OPTION", "decodeBody needs bodySchema or bodySchemaPath")
+        raise OptionError(
+            "BAD_OPTION",
+            "decodeBody=protobuf needs the name of the message in the option bodySchema",
+        )
+    raise OptionError("BAD_OPTION", "decodeBody needs the option bodySchema or bodySchemaPath")
 
 
 def _kind(raw: Mapping[str, str]) -> str:
     kind = raw.get("decodeBody", "none").lower()
     if kind not in KINDS:
-        raise OptionError("BAD_OPTION", f"option decodeBody={kind!r}: it must be one of {KINDS}")
+        raise OptionError(
+            "BAD_OPTION", f"option decodeBody={kind!r}: it must be one of {', '.join(KINDS)}"
+        )
     return kind
 
 
@@ -70,9 +75,11 @@ def body_columns(raw: Mapping[str, str]) -> dict[str, str]:
         return {}
     mode = raw.get("decodeMode", "fail").lower()
     if mode not in MODES:
-        raise OptionError("BAD_OPTION", f"option decodeMode={mode!r}: it must be one of {MODES}")
+        raise OptionError(
+            "BAD_OPTION", f"option decodeMode={mode!r}: it must be one of {', '.join(MODES)}"
+        )
     if mode == "deadletter" and "deadLetterPath" not in raw:
-        raise OptionError("BAD_OPTION", "decodeMode=deadletter needs deadLetterPath")
+        raise OptionError("BAD_OPTION", "decodeMode=deadletter needs the option deadLetterPath")
     is_local(raw.get("deadLetterPath", ""))
     return {"body": _spark_type(kind, raw), "body_error": "STRING"}
 

@@ -67,7 +67,7 @@ def shaped(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
         if column.null_count and not field.nullable:
             raise OptionError(
                 "BAD_COLUMN",
-                f"the schema says {field.name} NOT NULL, but {column.null_count} of "
+                f"the schema says that {field.name} is NOT NULL, but {column.null_count} of "
                 f"{len(column)} messages have none; leave NOT NULL out",
             )
     return pa.RecordBatch.from_arrays(batch.columns, schema=shape)

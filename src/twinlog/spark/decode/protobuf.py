@@ -16,7 +16,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from twinlog.spark.decode import avro
-from twinlog.spark.errors import OptionError
+from twinlog.spark.errors import DECODE_YOURSELF, OptionError
 
 if TYPE_CHECKING:  # An extra: whoever reads other bodies need not have it.
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -55,7 +55,10 @@ def message_class(schema: str, descriptors: str = "") -> Any:
     try:
         from google.protobuf import descriptor_pb2 as _  # noqa: F401 - asked for by its absence
     except ImportError as error:
-        raise OptionError("BAD_OPTION", "decodeBody=protobuf needs the package protobuf") from error
+        raise OptionError(
+            "BAD_OPTION",
+            "decodeBody=protobuf needs the package protobuf: run pip install 'twinlog[protobuf]'",
+        ) from error
     name = schema.strip()
     return _described(name, descriptors) if descriptors else _imported(name)
 
@@ -97,15 +100,18 @@ def spark_type(message: Descriptor, outer: tuple[str, ...] = ()) -> str:
     if name in _WRAPPERS:
         return SCALARS[message.fields_by_name["value"].type]
     if name in outer:
-        raise OptionError("BAD_OPTION", f"the Protobuf message {name} contains itself: {_HINT}")
+        raise OptionError(
+            "BAD_OPTION",
+            f"the Protobuf message {name} contains itself and has no Spark type: {DECODE_YOURSELF}",
+        )
     inner = (*outer, name)
     fields = [f"`{field.name}`: {_field_type(field, inner)}" for field in message.fields]
     if not fields:
-        raise OptionError("BAD_OPTION", f"the Protobuf message {name} has no fields: {_HINT}")
+        raise OptionError(
+            "BAD_OPTION",
+            f"the Protobuf message {name} has no fields and no Spark type: {DECODE_YOURSELF}",
+        )
     return f"STRUCT<{', '.join(fields)}>"
-
-
-_HINT = "it has no Spark type; leave decodeBody out, and decode the column body in a function"
 
 
 def _field_type(field: FieldDescriptor, outer: tuple[str, ...]) -> str:

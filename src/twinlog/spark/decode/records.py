@@ -253,7 +253,7 @@ def _compare(layout: Layout, expected: Expected) -> None:
         raise corrupt(
             layout.log,
             int(layout.starts[bad]),
-            f"its {name} is {found[bad]}, the consume queue says {wanted[bad]}",
+            f"its {name} is {found[bad]}, but the consume queue says {wanted[bad]}",
         )
 
 

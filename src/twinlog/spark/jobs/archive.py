@@ -155,8 +155,8 @@ def _target(
     if not is_local(out):
         raise OptionError(
             "BAD_PLACE",
-            f"{out}: plain Parquet is published by linking a file, which only a mounted file "
-            "system has; use --format delta or iceberg there",
+            f"{out}: plain Parquet is published by linking a file, which needs a mounted file "
+            "system; use --format delta or iceberg there",
         )
     return _Parquet(local_path(out, "the archive").absolute(), checkpoint)
 

@@ -145,7 +145,10 @@ def _merge_group(
         writer.discard()
         raise
     if sum(s.final.rows for s in staged) != sum(file.rows for file in group):
-        raise ArchiveError("ARCHIVE_DAMAGED", f"{group[0].name} and others changed while merged")
+        raise ArchiveError(
+            "ARCHIVE_DAMAGED",
+            f"{group[0].name} and the files merged with it do not have the rows of their manifest",
+        )
     for item in staged:
         final = item.final.path(manifest.root)
         os.replace(item.temporary, final)

@@ -86,7 +86,9 @@ def find(
     unique = {(row["topic"], row["queue_id"], row["queue_offset"]): row for row in rows}
     found = [show_row(row) for row in list(unique.values())[: wanted.limit]]
     if not found:
-        raise NotFoundError("MESSAGE_NOT_FOUND", f"nothing in {', '.join(map(str, places))}")
+        raise NotFoundError(
+            "MESSAGE_NOT_FOUND", f"no message matches in {', '.join(map(str, places))}"
+        )
     return Summary(
         "find", {"found": len(found), "messages": found}, seconds=time.monotonic() - begin
     )
@@ -226,6 +228,6 @@ def _query(
     if wanted.json_path is not None:
         path, sep, value = wanted.json_path.partition("=")
         if not sep or not path.startswith("$"):
-            raise OptionError("BAD_OPTION", "--json is like '$.order.id=17'")
+            raise OptionError("BAD_OPTION", "--json must be PATH=VALUE, such as '$.order.id=17'")
         rows = rows.where(F.get_json_object(F.col("body").cast("string"), path) == value)
     return [row.asDict() for row in rows.limit(wanted.limit).collect()]

@@ -144,7 +144,9 @@ def _compare(
     commits = [int(p.name) for p in (checkpoint / "commits").iterdir() if is_number(p.name)]
     until = copied_offsets(checkpoint, max(commits, default=-1))
     if not until:
-        raise NotFoundError("NOTHING_COPIED", f"{checkpoint} has no finished batch to compare")
+        raise NotFoundError(
+            "NOTHING_COPIED", f"{checkpoint} has no finished batch to compare: run the mirror first"
+        )
     given = {name: value for name, value in source.items() if name.lower() not in _STREAM_ONLY}
     given["endingOffsets"] = json.dumps(until)
     # The first batch is empty and pins the start; its file goes after a hundred batches.

@@ -13,6 +13,7 @@ from twinlog.message.properties import ORIGIN_PLACE, ORIGIN_TOPIC
 from twinlog.spark.errors import OptionError, UnreachableError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import Offsets
+from twinlog.spark.read.network import as_pipeline_errors
 from twinlog.spark.read.rows import open_transport
 from twinlog.spark.read.transport import select_queues
 
@@ -41,11 +42,13 @@ def prepare_topics(queues: Mapping[str, int], name_server: str, to_topic: str | 
 
     Raises:
         OptionError: a topic of the target has fewer queues than its source.
+        UnreachableError: the target does not answer.
     """
     if not queues:
         return
     wanted = {to_topic: max(queues.values())} if to_topic else dict(queues)
-    asyncio.run(_prepare(wanted, name_server))
+    with as_pipeline_errors():
+        asyncio.run(_prepare(wanted, name_server))
 
 
 async def _prepare(wanted: Mapping[str, int], name_server: str) -> None:
@@ -57,15 +60,17 @@ async def _prepare(wanted: Mapping[str, int], name_server: str) -> None:
                 made = await create_topic(admin, topic, read_queues=count)
                 if not made.is_complete:
                     raise UnreachableError(
-                        "BROKER_UNREACHABLE", f"topic {topic!r} was not made on every broker"
+                        "BROKER_UNREACHABLE",
+                        f"topic {topic!r} was not created on every broker of the target: check "
+                        "that all of them run, and try again",
                     ) from None
                 continue
             there = {queue.queue_id for queue in route.write_queues(topic, with_master_only=False)}
             if not set(range(count)) <= there:
                 raise OptionError(
                     "BAD_OPTION",
-                    f"topic {topic!r} has {len(there)} queues in the target, its source {count}: "
-                    "add queues, or spread the messages (--spread)",
+                    f"topic {topic!r} has {len(there)} queues in the target and {count} in its "
+                    "source: add queues to the target, or spread the messages (--spread)",
                 )
 
 

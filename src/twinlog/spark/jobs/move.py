@@ -143,7 +143,9 @@ def export(
     begin = time.monotonic()
     is_local(out)
     if form not in FORMATS:
-        raise OptionError("BAD_OPTION", f"form {form!r}: it must be one of {', '.join(FORMATS)}")
+        raise OptionError(
+            "BAD_OPTION", f"the format must be one of {', '.join(FORMATS)}, not {form!r}"
+        )
     with session_of(spark, "export", master=spark_master) as session:
         rows = table_of(session, place, ddl(), options)
         rows.write.format(form).mode("errorifexists").save(str(out))
@@ -172,7 +174,9 @@ def decode(
     begin = time.monotonic()
     folded = {name.lower() for name in options}
     if "decodebody" not in folded:
-        raise OptionError("BAD_OPTION", "decode needs decodeBody (json, avro or protobuf)")
+        raise OptionError(
+            "BAD_OPTION", "decode needs the option decodeBody: json, avro or protobuf"
+        )
     is_local(out)
     dead = f"{out}/dead"
     given = source_options(options)

@@ -17,6 +17,7 @@ from twinlog.spark.jobs import plots
 from twinlog.spark.jobs.analyse import QUANTILE_NAMES, lag, latency, stats, table_of
 from twinlog.spark.jobs.audit import audit
 from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of
+from twinlog.spark.places import local_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,7 @@ def report(
     """
     begin = time.monotonic()
     show = progress or Progress()
+    target = local_path(out, "the report")
     with session_of(spark, "report", master=spark_master) as session:
         numbers = stats(place, options, spark=session, progress=show).facts
         delays = latency(place, options, spark=session, progress=show).facts
@@ -66,9 +68,9 @@ def report(
             health = audit(place, replica, spark=session, progress=show)
     groups = lag(place).facts["queues"] if kind_of(place) == "store" else []
     page = build_page(str(place), numbers, delays, rates, groups, health)
-    temporary = Path(f"{out}.{os.getpid()}")
+    temporary = Path(f"{target}.{os.getpid()}")
     temporary.write_text(page, encoding="utf-8")
-    os.replace(temporary, out)
+    os.replace(temporary, target)
     facts = {"out": str(out), "bytes": len(page), "messages": numbers["messages"]}
     findings = health.findings if health is not None else []
     return Summary("report", facts, findings, time.monotonic() - begin)

@@ -106,7 +106,9 @@ def sql(
     """
     work = [text for text in statements(script) if _without_comments(text)]
     if not work:
-        raise OptionError("BAD_OPTION", "there is no statement: give one, such as SHOW VIEWS")
+        raise OptionError(
+            "BAD_OPTION", "no statement was given; SHOW VIEWS, for example, lists the views"
+        )
     given, began = source_options(options), time.monotonic()
     SourceOptions.parse(given)
     progress = progress or Progress()

@@ -364,7 +364,7 @@ def _refuse_running_broker(store: Path) -> None:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
         except OSError as error:
             raise PipelineError(
-                "STORE_IN_USE", f"{store}: a broker is running on it; stop it before --rebuild"
+                "STORE_IN_USE", f"a broker is running on {store}: stop it before you use --rebuild"
             ) from error
 
 

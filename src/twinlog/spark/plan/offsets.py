@@ -64,7 +64,8 @@ def from_json(offset: Mapping[str, Any]) -> tuple[Offsets, dict[str, Any]]:
     if offset.get("v") != VERSION or not isinstance(offset.get("offsets"), dict):
         raise OptionError(
             "BAD_OFFSETS",
-            f"the checkpoint holds an offset that this version cannot read: {str(offset)[:200]}",
+            "the checkpoint has an offset that this version cannot read: use the version that "
+            f"wrote it, or a new checkpoint ({str(offset)[:200]})",
         )
     offsets = {
         (topic, broker, int(queue)): int(number)

@@ -9,7 +9,7 @@ from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, LATEST, QueueTable, SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.plan.windows import Range
-from twinlog.spark.read.transport import ADVICE, LossPolicy, Skip, Transport
+from twinlog.spark.read.transport import ADVICE, CUT, LossPolicy, Skip, Transport
 
 Bounds = Mapping[QueueKey, tuple[int, int]]
 
@@ -108,11 +108,11 @@ def ranges_between(start: Offsets, end: Offsets, bounds: Bounds, policy: LossPol
             continue
         begin, head = bounds[key]
         if high > head:
-            reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made again or cut"
+            reason = f"OFFSET_AHEAD the queue ends at {head}: {CUT}"
             policy.lost(Skip(*key, max(low, head), high, reason), ADVICE)
             high = head
         if low < begin and high > low:
-            reason = f"OFFSET_EXPIRED retention removed them, the queue begins at {begin}"
+            reason = f"OFFSET_EXPIRED retention removed them; the queue now begins at {begin}"
             policy.lost(Skip(*key, low, min(begin, high), reason), ADVICE)
             low = begin
         if high > low:

@@ -28,6 +28,7 @@ from twinlog.spark.plan.offsets import (
 from twinlog.spark.plan.positions import describe_start, ranges_between, resolve_start
 from twinlog.spark.read.transport import (
     ADVICE,
+    CUT,
     Heads,
     LossPolicy,
     Skip,
@@ -43,7 +44,7 @@ BEHIND_SECONDS = 0.2
 OUTAGE_SECONDS = 0.5
 FIRST_OUTAGE_MS = 10_000
 NAMES_MAX = 5
-REMADE = "QUEUE_REMADE the topic was deleted and made again: these are not the rows that were meant"
+REMADE = "QUEUE_REMADE the topic was deleted and created again, so these are other rows"
 T = TypeVar("T")
 
 
@@ -280,7 +281,7 @@ class StreamPlanner:
 
     def _end(self, key: QueueKey, number: int, head: int) -> int:
         if head < number:
-            reason = f"OFFSET_AHEAD the queue ends at {head}: the topic was made again or cut"
+            reason = f"OFFSET_AHEAD the queue ends at {head}: {CUT}"
             self.policy.lost(Skip(*key, head, number, reason), ADVICE)
         if self.target is not None:
             head = min(head, self.target.setdefault(key, head))

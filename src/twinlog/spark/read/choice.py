@@ -44,7 +44,7 @@ def check_choice(options: SourceOptions) -> None:
         return
     if options.tags:
         raise OptionError(
-            "BAD_OPTION", "give tags or sql, not both: in sql a tag is the property TAGS"
+            "BAD_OPTION", "give either tags or sql, not both; in sql, the tag is the property TAGS"
         )
     compiled(options.sql)
 

@@ -71,7 +71,8 @@ class StoreTransport:
         assert options.path is not None
         if "commitGroup" in options.raw:
             raise OptionError(
-                "BAD_OPTION", "commitGroup reports to a broker: it needs nameServer, not path"
+                "BAD_OPTION",
+                "commitGroup reports to a broker, so it needs nameServer instead of path",
             )
         self.options = options
         self.store = StoreView(Path(options.path))
@@ -177,8 +178,9 @@ class StoreTransport:
         if marks and mark is None:
             raise OptionError(
                 "BAD_OFFSETS",
-                f"the checkpoint is about broker {', '.join(marks)}, this store is of "
-                f"{self.broker!r}: another cluster, or set brokerName",
+                f"the checkpoint belongs to broker {', '.join(marks)}, but this store to "
+                f"{self.broker!r}: use another checkpoint, or set brokerName if this is the same "
+                "broker under another name",
             )
         self.store.log.refresh()
         if mark is None or int(mark["last"]) < self.store.log.min_offset:
@@ -188,8 +190,8 @@ class StoreTransport:
             raise DataLossError(
                 "LOG_DIVERGED",
                 f"broker {self.broker}: the record at physical offset {mark['last']} "
-                "is not the one that was read before: the log was cut off by a failover, or this "
-                "checkpoint belongs to another cluster",
+                "is not the one that was read before: a failover has cut the log, or this "
+                "checkpoint belongs to another cluster; start with a new checkpoint",
             )
 
     def _check_epoch(self, mark: Mapping[str, Any]) -> None:
@@ -200,7 +202,8 @@ class StoreTransport:
             raise DataLossError(
                 "LOG_DIVERGED",
                 f"broker {self.broker}: epoch {mark['epoch']} ends at physical offset {end}, but "
-                f"{mark['phys']} was read: what lies between was cut off by a failover",
+                f"rows up to {mark['phys']} were read: a failover has cut off what lies between; "
+                "start with a new checkpoint",
             )
 
     def cuts(self, ranges: Sequence[Range]) -> dict[str, Any]:
@@ -239,7 +242,9 @@ class StoreTransport:
 
     def commit_group(self, group: str, offsets: Offsets) -> None:
         """Refuse: files are only read."""
-        raise OptionError("BAD_OPTION", "commitGroup needs nameServer, not path")
+        raise OptionError(
+            "BAD_OPTION", "commitGroup reports to a broker, so it needs nameServer instead of path"
+        )
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -331,7 +336,7 @@ class WindowReader:
         wrong = bad_crcs(layout)
         for row in np.flatnonzero(wrong).tolist():
             at = segment.base + int(layout.starts[row])
-            reason = f"CRC_MISMATCH body of the record at physical offset {at} is damaged"
+            reason = f"CRC_MISMATCH the body of the record at physical offset {at} is damaged"
             self.policy.lost(rows_skip(rows, _row_of(rows, at), reason), ADVICE)
         return layout.rows(~wrong) if wrong.any() else layout
 
@@ -384,7 +389,7 @@ class _Rows:
                 raise DataLossError(
                     "OFFSET_AHEAD",
                     f"{r.topic} broker {r.broker} queue {r.queue_id}: entries {r.low} to {r.high} "
-                    "are not all in the consume queue (the topic was deleted and made again, or "
+                    "are not all in the consume queue (the topic was deleted and created again, or "
                     "the log was cut)",
                 )
             parts.append(part)

@@ -104,6 +104,19 @@ def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+@contextlib.contextmanager
+def as_pipeline_errors() -> Iterator[None]:
+    """Raise the errors of the client as those of the pipeline, which have exit codes."""
+    try:
+        yield
+    except (NameServerUnreachableError, NoBrokerError, TransportError) as error:
+        raise UnreachableError("BROKER_UNREACHABLE", str(error)) from error
+    except TopicNotFoundError as error:
+        raise NotFoundError("TOPIC_NOT_FOUND", str(error)) from error
+    except BrokerError as error:
+        raise UnreachableError("BROKER_REFUSED", str(error)) from error
+
+
 class BrokerTransport:
     """Reads topics through name server and brokers. Has an event loop of its own."""
 
@@ -134,14 +147,8 @@ class BrokerTransport:
         self.survey = Survey(instance, self.options, self._pull)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
+        with as_pipeline_errors():
             return self.loop.run_until_complete(work)
-        except (NameServerUnreachableError, NoBrokerError, TransportError) as error:
-            raise UnreachableError("BROKER_UNREACHABLE", str(error)) from error
-        except TopicNotFoundError as error:
-            raise NotFoundError("TOPIC_NOT_FOUND", str(error)) from error
-        except BrokerError as error:
-            raise UnreachableError("BROKER_REFUSED", str(error)) from error
 
     @property
     def client(self) -> ClientInstance:
@@ -284,8 +291,8 @@ class BrokerTransport:
                 raise DataLossError(
                     "LOG_DIVERGED",
                     f"broker {broker}: the record at physical offset {mark['last']} is not the "
-                    "one that was read before: the log was cut off by a failover, or this "
-                    "checkpoint belongs to another cluster",
+                    "one that was read before: a failover has cut the log, or this checkpoint "
+                    "belongs to another cluster; start with a new checkpoint",
                 )
 
     async def _header_at(self, broker: str, physical_offset: int) -> bytes | None:
@@ -328,8 +335,8 @@ class BrokerTransport:
         if "phys" in cuts:
             raise OptionError(
                 "LAYOUT_CHANGED",
-                "the batch that is done again was cut by physical offsets of a store's files: give "
-                "path instead of nameServer until it is done",
+                "the batch that is repeated was planned from a store's files: give path instead of "
+                "nameServer until it is done",
             )
         return split_rows(tuple(ranges), int(cuts["rows"])) if ranges else []
 
@@ -544,7 +551,7 @@ class BrokerTransport:
         if begin <= at:
             raise DataLossError(
                 "OFFSET_AHEAD",
-                f"{r.topic} broker {r.broker} queue {r.queue_id}: no message at {at}, the "
+                f"{r.topic} broker {r.broker} queue {r.queue_id}: no message at {at}; the "
                 f"queue ends at {answer.ext().get('maxOffset')}",
             )
         end = min(begin, high)

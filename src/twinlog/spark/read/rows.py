@@ -40,7 +40,8 @@ def open_transport(options: SourceOptions, *, patience_ms: int = 0) -> Transport
 
         return BrokerTransport(options, patience_ms=patience_ms)
     raise OptionError(
-        "BAD_OPTION", "archive alone is a finished table: give path or nameServer too"
+        "BAD_OPTION",
+        "a stream needs path or nameServer besides archive: an archive alone has no new rows",
     )
 
 

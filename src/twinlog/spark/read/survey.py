@@ -86,7 +86,9 @@ class Survey:
         """
         found, living = await self._queues_and_brokers()
         if not living:
-            raise NoBrokerError("the name server knows no broker")
+            raise NoBrokerError(
+                "the name server knows no broker: start one, or check the brokers' namesrvAddr"
+            )
         away = away_brokers(await self._events(), living, self.options.outage_ms)
         if away:
             text = "; ".join(f"broker {name} is away: {why}" for name, why in away.items())
@@ -105,7 +107,9 @@ class Survey:
             before, living = living, set(await self.client.cluster_brokers())
             if living == before:
                 return found, living
-        raise NoBrokerError("brokers come and go while the name server is asked for their queues")
+        raise NoBrokerError(
+            "brokers kept joining and leaving while their queues were listed: try again"
+        )
 
     async def _events(self) -> list[dict[str, Any]]:
         """Ask who came into the route and who left it; Apache's name servers do not know.
@@ -154,7 +158,7 @@ class Survey:
         try:
             present = await self._recent_queues(known)
             if not present and not await self.client.cluster_brokers():
-                raise NoBrokerError("it knows no broker yet")
+                raise NoBrokerError("the name server knows no broker yet")
             chosen = select_queues(self.options, present, known)
         except (NameServerUnreachableError, NoBrokerError) as error:
             present = []

@@ -75,7 +75,8 @@ class Heads:
     silent: Mapping[str, str] = field(default_factory=dict)  # who did not answer, and why
 
 
-ADVICE = "Start from what is there, or set failOnDataLoss=false to skip it and have it reported"
+ADVICE = "Start from what is there, or set failOnDataLoss=false to skip and report the missing rows"
+CUT = "the topic was created again, or the log was cut"
 
 
 class Transport(Protocol):
@@ -192,6 +193,6 @@ def _check_assigned(
             names = ", ".join(sorted({f"{t}/{b}" for t, b, _ in present if t == key[0]})) or "none"
             raise NotFoundError(
                 "TOPIC_NOT_FOUND",
-                f"assign names topic {key[0]!r} broker {key[1]!r} queue {key[2]}, which is not "
-                f"there (topic/broker that are: {names})",
+                f"assign names topic {key[0]!r} broker {key[1]!r} queue {key[2]}, which does "
+                f"not exist (topic/broker pairs that do: {names})",
             )

@@ -77,7 +77,9 @@ def check_java() -> None:
     try:
         subprocess.run([java, "-version"], check=True, capture_output=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
-        raise PipelineError("NO_JAVA", f"{java} does not run: {error}") from error
+        raise PipelineError(
+            "NO_JAVA", f"{java} does not run: {error}; set JAVA_HOME to a working Java"
+        ) from error
 
 
 # Spark looks at the null marks of Arrow columns itself, and their bounds come from one schema:

@@ -56,7 +56,9 @@ class DeltaSink(DataSource):
         if "path" not in given:
             raise OptionError("BAD_OPTION", "a Delta table needs the option path")
         if overwrite:
-            raise OptionError("BAD_OPTION", "a Delta table is appended to: use outputMode append")
+            raise OptionError(
+                "BAD_OPTION", "rows can only be appended to a Delta table: use outputMode append"
+            )
         return DeltaWriter(given, to_arrow_schema(schema, timezone="UTC"))
 
 

@@ -55,8 +55,8 @@ CHUNKS_IN_FLIGHT = 4  # So many requests share maxInFlight.
 FAULT_ROW = 10  # Where tests stop a task in the middle of its rows.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NO_PRODUCER_ID = (
-    "a batch write needs the option producerId: a name by which its rows are known when it is run "
-    "again (a stream has its query's id)"
+    "a batch write needs the option producerId, a name that stays the same when the write is run "
+    "again (a stream uses the id of its query)"
 )
 
 
@@ -74,10 +74,10 @@ def message_of(row: Mapping[str, Any], options: SinkOptions) -> Message:
     """
     body = row["body"]
     if body is None:
-        raise InvalidMessageError("it has no body")
+        raise InvalidMessageError("its body is null: every message needs a body")
     topic = options.topic or row.get("topic")
     if not topic:
-        raise InvalidMessageError("it has no topic")
+        raise InvalidMessageError("it has no topic: fill the column topic, or set the option topic")
     properties = dict(row.get("properties") or ())
     kept = {name: value for name, value in properties.items() if name not in RESERVED_PROPERTIES}
     if row.get("born_ts") is not None:

@@ -75,13 +75,21 @@ class SinkOptions:
         """
         given = fold(options, WRITE_OPTIONS, {})
         if "nameServer" not in given:
-            raise OptionError("BAD_OPTION", "a write needs nameServer (host:port)")
+            raise OptionError("BAD_OPTION", "a write needs the option nameServer (host:port)")
         once = parse_bool("exactlyOnce", given.get("exactlyOnce", "false"))
         producer_id = given.get("producerId")
         if producer_id is not None and not once:
-            raise bad("producerId", producer_id, "it is for exactlyOnce=true")
+            raise bad(
+                "producerId",
+                producer_id,
+                "it has an effect only with exactlyOnce=true: set that too, or leave it out",
+            )
         if producer_id is not None and not is_producer_id(f"{producer_id}:000000"):
-            raise bad("producerId", producer_id, "up to 113 letters, digits and _ . : - are taken")
+            raise bad(
+                "producerId",
+                producer_id,
+                "it must be 1 to 113 letters, digits or the characters _ . : -",
+            )
         dead_letters = given.get("deadLetterPath")
         is_local(dead_letters or "")
         rate = given.get("ratePerSecond")
@@ -114,19 +122,22 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         if kinds is None:
             hint = nearest(field.name, COLUMNS)
             raise OptionError(
-                "BAD_COLUMN", f"a write has no column {field.name!r}{hint}; leave it out by select"
+                "BAD_COLUMN",
+                f"a write has no column {field.name!r}{hint}; leave it out with select()",
             )
         if field.dataType.simpleString() not in kinds:
             found = field.dataType.simpleString()
             raise OptionError(
-                "BAD_COLUMN", f"column {field.name} must be {' or '.join(kinds)}, it is {found}"
+                "BAD_COLUMN", f"column {field.name} must be {' or '.join(kinds)}, but it is {found}"
             )
     if "body" not in names:
-        raise OptionError("BAD_COLUMN", "a write needs a column body")
+        raise OptionError("BAD_COLUMN", "a write needs the column body")
     if "topic" not in names and options.topic is None:
-        raise OptionError("BAD_COLUMN", "a write needs a column topic or the option topic")
+        raise OptionError("BAD_COLUMN", "a write needs the column topic or the option topic")
     if {"queue_id", "sharding_key"} <= set(names):
-        raise OptionError("BAD_COLUMN", "give queue_id or sharding_key, not both")
+        raise OptionError(
+            "BAD_COLUMN", "give either the column queue_id or the column sharding_key, not both"
+        )
 
 
 @dataclass
