@@ -21,6 +21,7 @@ from twinlog.remoting.acl_file import AclFiles
 from twinlog.runtime.audit_file import write_audit_to
 from twinlog.runtime.config import NamesrvConfig
 from twinlog.runtime.disk import PosixDisk
+from twinlog.runtime.small_file import read_small_file
 
 TOKEN_LENGTH_MIN = 32  # Nobody guesses one: whoever has it is let in without counting guesses.
 
@@ -119,7 +120,7 @@ def _tokens(path: Path | None) -> Tokens | None:
 def load_tokens(path: Path) -> Tokens:
     """The tokens of a file; a new file, its owner's alone, where there is none."""
     if path.exists():
-        found = msgspec.json.decode(path.read_bytes(), type=Tokens)
+        found = msgspec.json.decode(read_small_file(path), type=Tokens)
         if min(len(found.admin), len(found.viewer)) < TOKEN_LENGTH_MIN:
             raise ValueError(f"a token has at least {TOKEN_LENGTH_MIN} characters")
         return found

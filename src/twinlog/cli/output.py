@@ -35,10 +35,14 @@ def show_text(value: Any) -> str:
 
 
 def show_time(value: Any) -> str:
-    """Milliseconds since 1970 in the time zone of the machine."""
+    """Milliseconds since 1970 in the time zone of the machine. A number that is no time, as a
+    client may send it or a flipped bit make it, is shown as it is."""
     if not value or value < 0:
         return "-"
-    moment = datetime.fromtimestamp(value / 1000).astimezone()
+    try:
+        moment = datetime.fromtimestamp(value / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return str(value)
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{value % 1000:03d}"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.cli.output import WIDTH_MIN, Column, Report, Table, fit, render
+from twinlog.cli.mqadmin import java
+from twinlog.cli.output import WIDTH_MIN, Column, Report, Table, fit, render, show_time
 
 COLUMNS = [Column("name"), Column("count", is_right=True), Column("note")]
 
@@ -47,3 +49,10 @@ def test_a_cell_cannot_steer_the_terminal() -> None:
     text = render(rows("evil\x1b[2J\nname"), "table")
     assert "\x1b" not in text
     assert "evil·[2J·name" in text
+
+
+@pytest.mark.parametrize("value", [1 << 40, (1 << 40) + 7, 1 << 62, (1 << 63) - 1, 253402300800000])
+def test_a_number_that_is_no_time_is_shown_as_it_is(value: int) -> None:
+    """Times of messages are what clients send, and what a disk keeps of them."""
+    for text in (show_time(value), java.human_time(value), java.second_time(value)):
+        assert text == str(value) or text.startswith("2004-")

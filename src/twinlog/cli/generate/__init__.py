@@ -8,18 +8,26 @@ from twinlog.cli.lazy import LazyGroup
 
 _ROOM = "twinlog.cli.generate"
 _TABLE = {
-    "systemd": (f"{_ROOM}.systemd", "systemd", "A unit for systemd."),
-    "compose": (f"{_ROOM}.compose", "compose", "A cluster of containers for compose."),
-    "kubernetes": (f"{_ROOM}.kubernetes", "kubernetes", "Manifests for Kubernetes."),
-    "prometheus": (f"{_ROOM}.prometheus", "prometheus", "What Prometheus scrapes."),
-    "alert-rules": (f"{_ROOM}.alerts", "alert_rules", "Alert rules for Prometheus."),
+    "systemd": (f"{_ROOM}.systemd", "systemd", "Print a unit file for systemd."),
+    "compose": (f"{_ROOM}.compose", "compose", "Print a compose file for a cluster of containers."),
+    "kubernetes": (f"{_ROOM}.kubernetes", "kubernetes", "Print manifests for Kubernetes."),
+    "prometheus": (
+        f"{_ROOM}.prometheus",
+        "prometheus",
+        "Print a scrape configuration for Prometheus.",
+    ),
+    "alert-rules": (f"{_ROOM}.alerts", "alert_rules", "Print alert rules for Prometheus."),
     "recording-rules": (
         f"{_ROOM}.recording",
         "recording_rules",
-        "Names of the exporter for RocketMQ 4.x, for Prometheus.",
+        "Print rules with the metric names of rocketmq-exporter.",
     ),
-    "grafana-dashboard": (f"{_ROOM}.grafana", "grafana_dashboard", "A dashboard for Grafana."),
-    "completion": (f"{_ROOM}.completion", "completion", "Completion for a shell."),
+    "grafana-dashboard": (
+        f"{_ROOM}.grafana",
+        "grafana_dashboard",
+        "Print a dashboard for Grafana.",
+    ),
+    "completion": (f"{_ROOM}.completion", "completion", "Print a completion script for a shell."),
 }
 
 

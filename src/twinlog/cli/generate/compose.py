@@ -63,13 +63,21 @@ class Replica:
 @click.option("--host", default="127.0.0.1", show_default=True, type=HOST,
               help="Address under which clients reach this machine.")  # fmt: skip
 @click.option(
-    "--image", default="twinlog", show_default=True, type=IMAGE, help="Built from Containerfile."
+    "--image",
+    default="twinlog",
+    show_default=True,
+    type=IMAGE,
+    help="The image, as built from Containerfile.",
 )
 @click.option(
-    "--groups", default=1, show_default=True, type=click.IntRange(1, 26), help="Broker groups."
+    "--groups",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 26),
+    help="Number of broker groups.",
 )
 @click.option("--brokers", "replicas", default=2, show_default=True, type=click.IntRange(1, 5),
-              help="Replicas of each group.")  # fmt: skip
+              help="Number of replicas in each group.")  # fmt: skip
 @click.option(
     "--name-servers",
     default=1,
@@ -77,11 +85,16 @@ class Replica:
     type=click.IntRange(1, 5),
     help="Number of name servers.",
 )
-@click.option("--sync", "is_sync", is_flag=True, help="SYNC_MASTER: SEND_OK means two copies.")
+@click.option(
+    "--sync",
+    "is_sync",
+    is_flag=True,
+    help="Use SYNC_MASTER: SEND_OK means that two brokers have it.",
+)
 @click.option("--failover", "is_failover", is_flag=True,
-              help="The first name server has a controller that elects masters.")  # fmt: skip
+              help="Run a controller in the first name server; it elects masters.")  # fmt: skip
 @click.option("--ha-secret", "secret", type=SECRET, default=new_secret, envvar="TWINLOG_HA_SECRET",
-              help="Shared secret of the replicas; otherwise a new random one.")  # fmt: skip
+              help="Shared secret of the replicas; if not given, a new random one.")  # fmt: skip
 def compose(**options: Any) -> None:
     """Print a compose file: name servers and broker groups, with volumes and health checks."""
     plan = Plan(**options)

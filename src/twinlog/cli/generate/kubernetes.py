@@ -54,21 +54,29 @@ class Plan:
 @click.option("--namespace", default="default", show_default=True, type=NAMESPACE,
               help="Namespace of all objects.")  # fmt: skip
 @click.option(
-    "--image", default="twinlog", show_default=True, type=IMAGE, help="Built from Containerfile."
+    "--image",
+    default="twinlog",
+    show_default=True,
+    type=IMAGE,
+    help="The image, as built from Containerfile.",
 )
 @click.option(
-    "--groups", default=1, show_default=True, type=click.IntRange(1, 26), help="Broker groups."
+    "--groups",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 26),
+    help="Number of broker groups.",
 )
 @click.option("--brokers", "replicas", default=3, show_default=True, type=click.IntRange(2, 5),
-              help="Replicas of each group.")  # fmt: skip
+              help="Number of replicas in each group.")  # fmt: skip
 @click.option("--storage", default="20Gi", show_default=True, type=STORAGE,
               help="Size of each broker's disk.")  # fmt: skip
 @click.option("--storage-class", type=STORAGE_CLASS,
-              help="The class of the volumes; otherwise the cluster's default.")  # fmt: skip
+              help="Storage class of the volumes; otherwise the default one.")  # fmt: skip
 @click.option("--ha-secret", "secret", type=SECRET, default=new_secret, envvar="TWINLOG_HA_SECRET",
-              help="Shared secret of the replicas; otherwise a new random one.")  # fmt: skip
+              help="Shared secret of the replicas; if not given, a new random one.")  # fmt: skip
 def kubernetes(**options: Any) -> None:
-    """Print manifests: StatefulSets with failover, services, probes, a disruption budget."""
+    """Print manifests: StatefulSets with failover, services, probes and disruption budgets."""
     click.echo(dump(kubernetes_documents(Plan(**options))), nl=False)
 
 

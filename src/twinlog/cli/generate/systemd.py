@@ -72,12 +72,10 @@ WantedBy=multi-user.target
     show_default=True,
     help="The server that the unit runs.",
 )
-@click.option("-c", "--configFile", "path", type=PATH, help="The properties file; made absolute.")
-@click.option(
-    "--user", type=USER, help="Run as this user; otherwise systemd makes one for the unit."
-)
+@click.option("-c", "--configFile", "path", type=PATH, help="The server's properties file.")
+@click.option("--user", type=USER, help="Run as this user; if not given, systemd creates one.")
 @click.option("--store", "stores", multiple=True, type=PATH,
-              help="A directory that the server writes to besides /var/lib/twinlog.")  # fmt: skip
+              help="Another directory that the server may write to; repeatable.")  # fmt: skip
 def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ...]) -> None:
     """Print a systemd unit that knows when the server is ready and restarts it when it fails."""
     command = f"{_in_command(_program())} {role}"

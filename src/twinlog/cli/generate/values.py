@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from twinlog.runtime.addresses import is_host, is_wildcard
 
 if TYPE_CHECKING:
     _Type = click.ParamType[str]
@@ -14,7 +15,6 @@ else:  # Older versions of click have no parameter there.
     _Type = click.ParamType
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_HOST_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _QUANTITY = re.compile(r"0*[1-9][0-9]*(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}|[0-9]{1,10}")
@@ -58,15 +58,11 @@ class _DottedLabels(Checked):
         return len(value) <= 253 and all(map(self._label.fullmatch, value.split(".")))
 
 
-class _Host(_DottedLabels):
+class _Host(Checked):
     """What clients connect to; the address of all interfaces is nobody's in particular."""
 
     def is_right(self, value: str) -> bool:
-        try:
-            return not ipaddress.IPv4Address(value).is_unspecified
-        except ValueError:
-            looks_like_an_address = not value.strip("0123456789.")
-            return not looks_like_an_address and super().is_right(value)
+        return is_host(value) and not is_wildcard(value) and ":" not in value
 
 
 class _Path(Checked):
@@ -74,7 +70,7 @@ class _Path(Checked):
         return bool(value) and value.isprintable()
 
 
-HOST = _Host("HOST", "a host name or an IPv4 address that clients can connect to", _HOST_LABEL)
+HOST = _Host("HOST", "a host name or an IPv4 address that clients can connect to")
 IMAGE = _Pattern("IMAGE", "the name of an image", _IMAGE)
 NAMESPACE = _Pattern(
     "NAME", "a namespace: up to 63 lower-case letters, digits and inner hyphens", _LABEL

@@ -20,6 +20,7 @@ from twinlog.client.producer.producer import Producer
 from twinlog.message.names import RETRY_PREFIX
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 from twinlog.remoting.bodies.topic import TopicConfig
+from twinlog.runtime.small_file import MIB, read_small_file
 
 if TYPE_CHECKING:
     from twinlog.cli.mqadmin.startup import Call
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=msgspec.Struct)
 _WORDS = "hello jodie"  # What Apache's trial messages consist of.
 ROUND_SECONDS = 60.0
+_SETTINGS_SIZE_MAX = 64 * MIB  # Some 100,000 topics.
 
 
 def _read(name: str, kind: type[T]) -> list[T]:
@@ -35,7 +37,8 @@ def _read(name: str, kind: type[T]) -> list[T]:
     if not path.exists():
         raise CommandError(f"the file path {name} does not exist", NOT_FOUND)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[kind])  # type: ignore[valid-type]
+        data = read_small_file(path, _SETTINGS_SIZE_MAX)
+        return msgspec.json.decode(data, type=list[kind])  # type: ignore[valid-type]
     except (msgspec.DecodeError, OSError) as error:
         raise CommandError(f"{name}: {error}", USAGE) from error
 

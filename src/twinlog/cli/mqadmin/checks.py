@@ -162,8 +162,8 @@ def _rate_lines(table: Mapping[str, ConsumeStatus]) -> list[str]:
 def _process_text(process: ProcessQueueInfo) -> str:
     def text(name: str, value: int) -> str:
         if name.startswith("last"):
-            moment = datetime.fromtimestamp(value // 1000)
-            return f"{moment:%Y%m%d%H%M%S}{value % 1000:03d}"
+            seconds = java.time_text(value, "%Y%m%d%H%M%S")
+            return seconds if seconds == str(value) else f"{seconds}{value % 1000:03d}"
         return java.boolean(value) if isinstance(value, bool) else str(value)
 
     members = zip(process.__struct_encode_fields__, msgspec.structs.astuple(process), strict=True)

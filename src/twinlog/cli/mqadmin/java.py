@@ -22,12 +22,20 @@ def front(text: str | None, size: int) -> str:
 
 def human_time(milliseconds: int) -> str:
     """2026-11-15 12:00:00,123 in the time zone of the machine."""
-    moment = datetime.fromtimestamp(milliseconds / 1000)
-    return moment.strftime("%Y-%m-%d %H:%M:%S") + f",{milliseconds % 1000:03d}"
+    seconds = second_time(milliseconds)
+    return seconds if seconds == str(milliseconds) else f"{seconds},{milliseconds % 1000:03d}"
 
 
 def second_time(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    """A number that is no time, which a client may have sent, is shown as it is."""
+    return time_text(milliseconds, "%Y-%m-%d %H:%M:%S")
+
+
+def time_text(milliseconds: int, form: str) -> str:
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return str(milliseconds)
 
 
 def boolean(value: bool) -> str:
