@@ -25,8 +25,8 @@ OF: dict[str, Callable[[Sequence[float]], float]] = {
 }
 TEXT = """\
 `make bench-failover` runs controlled groups as processes on loopback (for the network cut, in
-network namespaces on a bridge). Each broker has its own kind of name server and controller, and
-both sides get the same files, requests and signals. The measuring client sends 400 messages per
+network namespaces on a bridge). Each make of broker runs with its own name server and controller,
+and both sides get the same files, requests and signals. The measuring client sends 400 messages per
 second in an open loop, looks for a new route after an error or after half a second without an
 answer, and repeats what was not acknowledged. Our client and the client programs send through their
 libraries; the programs send one message after the other.
@@ -35,24 +35,25 @@ A gap is the longest time without an acknowledgement. "In sync" counts from the 
 that was killed until the controller lists every replica again. After each group of faults every
 acknowledged message is looked for in the log of the last master; one that is not there is lost.
 
-Runs of older code are left out if what they measure was mended since. All other runs count for
-faults and losses. Times are those of runs on a machine without other work (load average of at most
-3 when the run began). If there are none, they are those of runs with a larger share of the machine
-(`SHARE`), and otherwise those of all runs. Apache runs with `allAckInSyncStateSet=true`, because
-twinlog always waits for the whole set.
+Runs of older code are left out if the behaviour that they measure has been fixed since. All other
+runs count for faults and losses. The times come from runs on an otherwise idle machine (load
+average of at most 3 when the run began). If there are none, they come from runs with a larger share
+of the machine (`SHARE`), and otherwise from all runs. Apache runs with `allAckInSyncStateSet=true`,
+because twinlog always waits for the whole set.
 """
 
 # Measured by hand before there were rows for it, and shown until these have lines.
 STEADY = """\
 A controller adds no measurable CPU time per message. A fixed SYNC pair and a controlled one
-received messages in turns of 4 s: 1 KiB, 16 connections of 16, ten turns each, on 2026-11-17 at a
-load average of 49. The master took 13.8 and 13.7 µs of CPU per message (medians), the slave 7.9
-and 7.9, and the controlled pair took 1.03 times the messages per second (median of neighbouring
-turns). At rest the heartbeats of the controlled pair cost its master 6.5 ms of CPU per second.
+received messages in turns of 4 s: 1 KiB messages over 16 connections with 16 requests in flight
+each, ten turns for each pair, on 2026-11-17 at a load average of 49. The master took 13.8 and
+13.7 µs of CPU per message (medians), the slave 7.9 and 7.9, and the controlled pair received 1.03
+times as many messages per second (median of neighbouring turns). At rest the heartbeats of the
+controlled pair cost its master 6.5 ms of CPU per second.
 A message becomes visible when it is confirmed, which is one round trip to the slowest member later
-than in a fixed pair. There is no timer in between: on virtual time it is read at the moment of
-SEND_OK. Half an hour of sends as fast as answers came (3,498,000, load average 24 to 60) caused no
-election.
+than in a fixed pair. There is no timer in between: a test on virtual time reads it at the moment of
+SEND_OK. Half an hour of sends, each as soon as the one before it was answered (3,498,000 sends,
+load average 24 to 60), caused no election.
 """
 STEADY_ROWS = {"cost", "full-load"}
 

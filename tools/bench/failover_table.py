@@ -56,7 +56,7 @@ ROWS = [
         (Aim("gap_s", "p50", 0.5),), client="ours",
     ),
     Row(
-        "kill-java-1s", "SIGKILL of the master, Java 4.9.7 that asks for routes each second",
+        "kill-java-1s", "SIGKILL of the master, Java 4.9.7 that asks for routes every second",
         faults.kill, (Aim("gap_s", "p50", 1.2),), client="java-1s",
     ),
     Row(
@@ -103,7 +103,7 @@ ROWS = [
         (Aim("gap_s", "max", 0.1), Aim("unknown", "max", 0.0)), times=3),
     Row("pause-slave", "SIGSTOP of the slave for 5 s", faults.pause_slave,
         (Aim("gap_s", "max", 2.0), Aim("unknown", "max", 0.0)), times=3),
-    Row("old-route", "twenty sends to the master of before", faults.old_route, (), times=3),
+    Row("old-route", "twenty sends to the former master", faults.old_route, (), times=3),
     Row("controller-away", "controller away for a minute", faults.controller_away(60),
         (Aim("refused", "max", 0.0),), times=1),
     Row("controller-away-long", "controller away for ten minutes", faults.controller_away(600),

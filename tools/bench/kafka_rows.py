@@ -141,8 +141,8 @@ ROWS = [
         {"twinlog": _ours(size, load), "kafka": _kafka(size)},
         text="Kafka is used through its own Java producer in both rows of a size: one producer, "
         "batches of 64 KiB, at most 5 requests in flight (it allows no more while it keeps order). "
-        "Ours has up to 4 MiB in flight in both, as our client does by default. Each sample begins "
-        "when everything is on the disk.",
+        "twinlog's sender has up to 4 MiB in flight in both rows, which is the default of its "
+        "client. A sample begins when everything before it is on disk.",
     )
     for size in _SIZES
     for name, (load, title) in _LOADS.items()

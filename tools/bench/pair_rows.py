@@ -135,7 +135,8 @@ def _latency_row(percent: int) -> Row:
         f"end to end at {percent} % of capacity, async pair, 1 KiB, open loop",
         _LATENCY_METRICS,
         {make: _latency(make, percent / 100) for make in MAKES},
-        text="Each side at its own capacity, measured first with sends and one consumer at once.",
+        text="The rate is a share of each side's own capacity, which is measured first, with sends "
+        "and one consumer at the same time.",
     )
 
 
@@ -145,7 +146,7 @@ def _latency_at_row(rate: int) -> Row:
         f"end to end at {rate:,} msg/s, async pair, 1 KiB, open loop",
         _LATENCY_METRICS,
         {make: _latency_at(make, rate) for make in MAKES},
-        text="The same rate for both sides.",
+        text="Both sides get the same rate.",
     )
 
 

@@ -30,15 +30,16 @@ METHOD = """\
 Each row is one measurement. The brokers take turns, round by round, on the same machine in the
 same run, so that a machine that gets slower affects all of them. A cell shows the median of the
 rounds, with the lowest and the highest round in brackets. The ratio is that of the medians, again
-with the lowest and the highest. It is above 1 when twinlog is better, also where a lower figure is
-better.
+with the lowest and the highest. A ratio above 1 means that twinlog is better, even where a lower
+figure is better.
 
-Both sides run as their users would run them: a name server, a master and a slave on loopback, log
-files of 1 GiB, four queues per topic. Apache RocketMQ has a heap of 2 GB and the garbage collector
-flags of its own start script, its defaults otherwise, and runs under load for 20 s before its first
-sample. Kafka runs as two brokers that are also controllers (KRaft), with the heap and the garbage
-collector flags of its own start script, topics with two replicas, `acks=all`, and its own producer
-with batches of 64 KiB. It also runs under load for 20 s first. twinlog has its defaults.
+Both sides run as their users would run them: a name server, a master and a slave on loopback, with
+log files of 1 GiB and four queues per topic. Apache RocketMQ has a heap of 2 GB, the garbage
+collector flags of its own start script, and otherwise its defaults. It runs under load for 20 s
+before its first sample. Kafka runs as two brokers that are also controllers (KRaft), with the heap
+and the garbage collector flags of its own start script, topics with two replicas, `acks=all`, and
+its own producer with batches of 64 KiB. It also runs under load for 20 s first. twinlog runs with
+its defaults.
 
 The load generator is `tools/load` (Go, standard library). The row `load-ceiling` shows its rate
 against a server that only answers. It shares the cores of the machine with the brokers, so the
@@ -49,9 +50,9 @@ on each. In an open loop, requests are sent at fixed times, and a latency counts
 which the request was due. A server that stalls therefore cannot hide the requests that it held back
 (coordinated omission).
 
-`make bench` measures everything, `make bench ONLY=send,pull` a part, and `make bench QUICK=1` a few
-rows in under three minutes. `make bench-scale` measures how the cost of a message grows with the
-work.
+`make bench` measures everything, `make bench ONLY=send,pull` measures the rows whose names contain
+one of these words, and `make bench QUICK=1` measures a few rows in under three minutes.
+`make bench-scale` measures how the cost of a message grows with the work.
 """
 # (row, metric) of the README's table; those that were not measured are left out.
 README_ROWS = (

@@ -197,7 +197,7 @@ ROWS = [
             Metric("idle_cpu", "% of a core, idle", "lower"),
         ],
         {make: _memory(make) for make in MAKES},
-        text="Load: 200 connections with 128 B, 8 with 64 KiB, then pulls of the backlog.",
+        text="The load is 200 connections with 128 B and 8 with 64 KiB, then pulls of the backlog.",
     ),
     *(
         Row(
