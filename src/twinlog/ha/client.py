@@ -274,12 +274,7 @@ class HAClient:
             return None
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_MS / 1000):
-                _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: self._new_link(verdict.dialect),
-                    host.strip("[]"),
-                    number_of(port, 0, 65535),
-                    ssl=self.tls,
-                )
+                return await self._connect(host, number_of(port, 0, 65535), verdict.dialect)
         except ssl.SSLError as error:
             hint = "is twinlogHATLS on at the master, are both certificates of one authority?"
             self._disconnected(address, f"TLS handshake failed: {error}; {hint}")
@@ -287,9 +282,21 @@ class HAClient:
             self._disconnected(address, f"no connection within {_CONNECT_TIMEOUT_MS} ms")
         except (OSError, ValueError, OverflowError) as error:
             self._disconnected(address, f"cannot connect: {error}")
-        else:
-            return link
         return None
+
+    async def _connect(self, host: str, port: int, dialect: Dialect) -> MasterLink:
+        loop = asyncio.get_running_loop()
+        try:
+            _, link = await loop.create_connection(
+                lambda: self._new_link(dialect), host.strip("[]"), port, ssl=self.tls
+            )
+        except BaseException:
+            if self.link is not None:
+                # Given up as it was made: uvloop closes the socket and tells nobody.
+                self.link.connection_lost(None)
+                self.link = None
+            raise
+        return link
 
     def _new_link(self, dialect: Dialect) -> MasterLink:
         core: HAReceiver | TwinReceiver

@@ -130,6 +130,7 @@ class TaskOwner:
                 return
             except Exception as error:
                 self.failures.note(f"task {name}", error, about)
+                _end_if_cancelled()
                 if self._clock.monotonic_ms() - started_ms > RESTART_MS_MAX:
                     pause_ms, tries = RESTART_MS_MIN, 0
                 tries += 1
@@ -150,6 +151,7 @@ class TaskOwner:
                     await result
             except Exception as error:
                 self.failures.note(f"timer {name}", error)
+                _end_if_cancelled()
                 await self._clock.sleep_ms(RESTART_MS_MIN)  # In case the interval itself is bad.
 
     async def _pause(self, interval_ms: Callable[[], float]) -> None:
@@ -202,3 +204,11 @@ class TaskOwner:
             task.cancel()
         if tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _end_if_cancelled() -> None:
+    """Clean-up that fails takes the place of the cancellation: whoever cancelled the task still
+    waits for its end."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

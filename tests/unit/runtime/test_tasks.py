@@ -110,6 +110,28 @@ async def test_a_failed_round_costs_that_round() -> None:
     await owner.stop()
 
 
+async def test_what_fails_while_it_is_cancelled_does_not_begin_again() -> None:
+    owner = TaskOwner("broker")
+    begun: list[str] = []
+
+    async def fail_at_the_end(name: str) -> None:
+        begun.append(name)
+        try:
+            await forever()
+        finally:
+            raise RuntimeError("the transport is closed")
+
+    tasks = [
+        owner.contained("link", lambda: fail_at_the_end("link")),
+        owner.round("stats", lambda: 0, lambda: fail_at_the_end("stats")),
+    ]
+    await until(lambda: len(begun) == 2)
+    async with asyncio.timeout(DEADLINE_S):
+        await owner.stop()
+    assert [task.cancelled() for task in tasks] == [True, True]
+    assert (begun, owner.failures.count) == (["link", "stats"], 2)
+
+
 async def test_a_job_is_not_started_again_and_who_waits_is_told() -> None:
     owner = TaskOwner("broker")
     told: list[str] = []
