@@ -209,7 +209,7 @@ async def test_bodies_that_are_not_bytes(cluster: Any, body: Any, linger_ms: Any
         ({"request_timeout_ms": 0}, "above 0"),
         ({"compression": "gzip"}, "zlib, lz4, zstd"),
         ({"send_timeout_ms": 0}, "above 0"),
-        ({"retry_count": -1}, "must not be negative"),
+        ({"retry_count": -1}, "retry_count at least 0"),
         ({"batch_size_max": 1 << 30}, "the limit of a broker"),
         ({"colour": "red"}, "there is no setting 'colour'"),
     ],

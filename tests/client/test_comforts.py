@@ -450,7 +450,7 @@ async def test_handlers_are_registered_before_the_start_only(cluster: Any, uniqu
         consumer.on(topic)(lambda message: None)  # type: ignore[arg-type, return-value]
     async with consumer:
         await eventually(lambda: len(got) == 4, "all")
-        with pytest.raises(UsageError, match="before the start"):
+        with pytest.raises(UsageError, match="before the consumer starts"):
             consumer.on(topic)
 
 
