@@ -74,7 +74,6 @@ def run_any(seed: int, world: str, dialect: str, *, keeps_trace: bool = False) -
 
 def run_one(seed: int, world: str, dialect: str) -> dict[str, Any]:
     started_s = time.process_time()
-    gc.collect()  # The one before is garbage by now.
     simulation, failure = run_any(seed, world, dialect)
     ledger = simulation.ledger if world == "group" else simulation.history
     return {

@@ -27,7 +27,6 @@ MAXIMA = ("longest_without_master_s", "longest_to_serve_s")
 
 def run_one(seed: int) -> dict[str, Any]:
     started_s = time.process_time()
-    gc.collect()  # The one before is garbage by now.
     failure = ""
     try:
         swarm: Swarm = run_swarm_seed(seed)

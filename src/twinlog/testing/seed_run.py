@@ -104,7 +104,12 @@ class SeedRun(ABC):
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Cycles of one seed are few, and looking for them takes an eighth of its time."""
+    """Cycles of one seed are few, and looking for them takes an eighth of its time.
+
+    The seed before is garbage by now: dozens of megabytes in few objects, so that the collector
+    would not come for them by itself. `gc.freeze()` makes it quick where there is much else.
+    """
+    gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
     try:
