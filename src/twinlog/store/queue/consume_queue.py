@@ -17,6 +17,7 @@ disk.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE
@@ -28,9 +29,7 @@ from twinlog.store.log.segment import read_to_check, segment_name, zero_data
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
 # A number this far ahead of the queue is not a gap but damage: filling it would fill the disk.
 GAP_ENTRIES_MAX: Final = 10_000_000
-_LOST_ENTRIES_MAX: Final = (
-    64  # Blank in a row in the middle of a queue; the searches look past them.
-)
+_BLANKS_AT_ONCE: Final = 4096  # Read together by who looks past entries that are blank.
 
 
 class ConsumeQueue:
@@ -154,10 +153,12 @@ class ConsumeQueue:
 
     # Reading
 
-    def read(self, pool: FilePool, queue_offset: int, count: int) -> bytes:
-        """Up to `count` visible entries from `queue_offset` on; never across a file."""
+    def read(self, pool: FilePool, queue_offset: int, count: int, *, is_seen: bool = True) -> bytes:
+        """Up to `count` entries from `queue_offset` on, only those that consumers see unless told
+        otherwise; never across a file."""
         at = queue_offset * ENTRY_SIZE
-        end = min((queue_offset + count), self.max_offset) * ENTRY_SIZE
+        last = self.max_offset if is_seen else self.next_offset
+        end = min((queue_offset + count), last) * ENTRY_SIZE
         if at >= end:
             return b""
         if at >= self.written_end:
@@ -210,32 +211,55 @@ class ConsumeQueue:
         One damaged entry may lead it astray, to the place right next to itself: then the entries
         beyond say so, and the search goes on there.
         """
-        low, high = self.first_offset, self.next_offset
+        low, high = self._next_written(pool, self.first_offset), self.next_offset
         found = self._search(pool, physical_offset, low, high)
         if found - 2 >= low and not self._is_before(pool, found - 2, physical_offset):
             found = self._search(pool, physical_offset, low, found - 2)
         elif found + 1 < high and self._is_before(pool, found + 1, physical_offset):
             found = self._search(pool, physical_offset, found + 2, high)
-        while found < high and self._is_blank(pool, found):
-            found += 1
-        return found
+        return self._next_written(pool, found)
 
     def _is_before(self, pool: FilePool, number: int, physical_offset: int) -> bool:
         entry = self._entry_from(pool, number)
-        return entry is None or entry[0] < physical_offset
-
-    def _is_blank(self, pool: FilePool, number: int) -> bool:
-        entry = self.entry(pool, number)
-        return entry is not None and entry[1] == PRE_BLANK_SIZE
+        return entry is not None and entry[0] < physical_offset
 
     def _entry_from(self, pool: FilePool, number: int) -> tuple[int, int, int] | None:
-        """The first that is not blank at or behind a number: offsets grow over the few that are
-        blank because their records were lost. None before the first record, where many are."""
-        for at in range(number, min(number + _LOST_ENTRIES_MAX, self.next_offset)):
-            entry = self.entry(pool, at)
-            if entry is not None and entry[1] != PRE_BLANK_SIZE:
-                return entry
-        return None
+        """The first that is not blank at or behind a number: offsets grow over those that are
+        blank because their records were lost. None behind the last one."""
+        return self.entry(pool, self._next_written(pool, number))
+
+    def _next_written(self, pool: FilePool, number: int) -> int:
+        """The first number at or behind this one whose entry is not blank, or the next one that
+        is put. A log that begins inside a queue, and lost records, leave many blank."""
+        entry = self.entry(pool, number)
+        while entry is not None and entry[1] == PRE_BLANK_SIZE:
+            data = self.read(pool, number, _BLANKS_AT_ONCE, is_seen=False)
+            written = _written_in(data)
+            if written:
+                return number + written[0]
+            number += len(data) // ENTRY_SIZE
+            entry = self.entry(pool, number)
+        return min(number, self.next_offset)
+
+    def _last_written(self, pool: FilePool) -> int:
+        """The last number whose entry is not blank; -1 without one."""
+        end = self.next_offset
+        while end > self.first_offset:
+            per_file = self.file_size // ENTRY_SIZE
+            start = max(self.first_offset, end - _BLANKS_AT_ONCE, (end - 1) // per_file * per_file)
+            written = _written_in(self.read(pool, start, end - start, is_seen=False))
+            if written:
+                return start + written[-1]
+            end = start
+        return -1
+
+    def find_last_end(self, pool: FilePool) -> int:
+        """Where the record of the last entry that is not blank ends; -1 without one."""
+        last = self.entry(pool, self.next_offset - 1) if self.next_offset else None
+        if last is not None and last[1] == PRE_BLANK_SIZE:
+            number = self._last_written(pool)
+            last = self.entry(pool, number) if number >= 0 else None
+        return -1 if last is None else last[0] + last[1]
 
     def _search(self, pool: FilePool, physical_offset: int, low: int, high: int) -> int:
         while low < high:
@@ -254,27 +278,26 @@ class ConsumeQueue:
         After a power cut what was not synced may be zero in any place: a zero entry is never
         one of a record before `physical_offset`.
         """
-        low, high = self.first_offset, self.next_offset
-        while low < high:
-            middle = (low + high) // 2
-            entry = self._entry_from(pool, middle)
-            if entry is None or (entry[0] < physical_offset and entry[1] > 0):
-                low = middle + 1
-            else:
-                high = middle
-        self.truncate_entries(disk, pool, low)
+        is_kept = lambda entry: entry[0] < physical_offset and entry[1] > 0  # noqa: E731
+        self.truncate_entries(disk, pool, self._end_of(pool, is_kept))
 
     def entries_up_to(self, pool: FilePool, physical_end: int) -> int:
         """Number behind the last entry whose record ends at or before `physical_end`."""
-        low, high = self.first_offset, self.next_offset
+        return self._end_of(pool, lambda entry: entry[0] + entry[1] <= physical_end)
+
+    def _end_of(self, pool: FilePool, is_kept: Callable[[tuple[int, int, int]], bool]) -> int:
+        """Number behind the last entry that is kept, as those before it are. Blank ones behind the
+        last of all go with it: their numbers were given, and their records lost."""
+        low, end = self._next_written(pool, self.first_offset), self._last_written(pool) + 1
+        high = end
         while low < high:
             middle = (low + high) // 2
             entry = self._entry_from(pool, middle)
-            if entry is None or entry[0] + entry[1] <= physical_end:
+            if entry is None or is_kept(entry):
                 low = middle + 1
             else:
                 high = middle
-        return low
+        return low if low < end else self.next_offset
 
     def truncate_entries(self, disk: Disk, pool: FilePool, next_offset: int) -> None:
         """Keep the entries below `next_offset`; a queue with nothing left starts again at 0."""
@@ -290,10 +313,7 @@ class ConsumeQueue:
         self.max_offset = min(self.max_offset, next_offset)
         if next_offset <= self.first_offset:
             self._restart(disk, pool)
-        last = self.entry(pool, self.next_offset - 1) if self.next_offset else None
-        self.last_physical_end = -1
-        if last is not None and last[1] != PRE_BLANK_SIZE:
-            self.last_physical_end = last[0] + last[1]
+        self.last_physical_end = self.find_last_end(pool)
         if not self.tail:
             self.dirty_since_ms = -1
         self._min_log_offset = -1
@@ -368,3 +388,11 @@ class ConsumeQueue:
         self.first_start = -1
         self.tail = bytearray()
         self.unsynced.clear()
+
+
+def _written_in(data: bytes) -> list[int]:
+    """Which of these entries are not blank, counted from the first."""
+    if data == PRE_BLANK * (len(data) // ENTRY_SIZE):
+        return []
+    sizes = enumerate(ENTRY.iter_unpack(data))
+    return [number for number, (_, size, _) in sizes if size != PRE_BLANK_SIZE]

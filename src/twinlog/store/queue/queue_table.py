@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE
+from twinlog.message.layout import ENTRY, ENTRY_SIZE
 from twinlog.message.names import HALF_TOPIC, METADATA_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
 from twinlog.runtime.disk import Disk
 from twinlog.runtime.numbers import is_number
@@ -100,8 +100,8 @@ class ConsumeQueueTable:
         queue.written_end = starts[-1] + entries * ENTRY_SIZE
         queue.next_offset = queue.max_offset = queue.written_end // ENTRY_SIZE
         last = queue.entry(self.pool, queue.next_offset - 1)
-        if last is not None and last[1] != PRE_BLANK_SIZE:
-            queue.last_physical_end = last[0] + last[1] if last[1] > 0 else _UNKNOWN_END
+        is_zero = last is not None and last[1] <= 0
+        queue.last_physical_end = _UNKNOWN_END if is_zero else queue.find_last_end(self.pool)
 
     def _remove_files(self, directory: str) -> None:
         for name in self._disk.list(directory):
