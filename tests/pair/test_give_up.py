@@ -21,6 +21,7 @@ from twinlog.message.layout import (
     HEAD_SIZE,
     MAGIC_AT,
     PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT,
 )
 from twinlog.message.record import decode_record
 
@@ -41,6 +42,7 @@ def records_of(path: Path) -> list[tuple[int, int]]:
 KINDS = {
     "size": 2,
     "magic": MAGIC_AT + 1,
+    "number": QUEUE_OFFSET_AT + 6,
     "own offset": PHYSICAL_OFFSET_AT + 6,
     "body size": BODY_SIZE_AT + 3,
     "body": HEAD_SIZE + 5,

@@ -444,11 +444,14 @@ async def test_root_with_nothing_in_it_is_a_fresh_start(tmp_path, names):
         assert store.commit_log.max_offset == 0
 
 
-async def test_record_with_an_impossible_number_is_damage_not_a_gap_to_fill(tmp_path):
-    """No checksum covers the number of a record in its queue."""
+@pytest.mark.parametrize("bit", [2, 6, 20, 45])
+async def test_record_with_an_impossible_number_is_damage_not_a_gap_to_fill(tmp_path, bit):
+    """No checksum covers the number of a record in its queue, but there was only room for so many
+    records before it. Filled, the gap would hide all messages before it, or fill the disk."""
     config, results = await _fill(tmp_path)
     damaged = results[100].physical_offset
-    _overwrite(tmp_path, damaged + 20, (1 << 45).to_bytes(8, "big"))
+    assert not results[100].queue_offset >> bit & 1
+    _overwrite(tmp_path, damaged + 20, (results[100].queue_offset | 1 << bit).to_bytes(8, "big"))
     for _ in range(2):
         with pytest.raises(StoreDamagedError, match=f"damaged at offset {damaged}"):
             await make_store(config, PosixDisk()).load()

@@ -154,3 +154,27 @@ async def test_a_disk_that_was_full_is_tried_again_without_a_new_record(
         clock.advance(RETRY_MS)
         assert store.dispatched.value == ends[-1]
         assert store.max_offset_in_queue("T", 0) == 2
+
+
+async def test_dispatch_stops_at_the_record_whose_number_is_damaged_and_not_before() -> None:
+    """What lies before it is shown, and it is the record that is fetched from a replica."""
+    data, ends = await log_of([message(number, queue_id=0) for number in range(40)])
+    at = ends[24] + 20
+    damaged = bytearray(data)
+    damaged[at + 6] ^= 1  # Number 25 says 281.
+    clock = ManualClock()
+    async with slave(clock) as store:
+        found: list[int] = []
+        store.reput.on_damage = lambda offset, reason: found.append(offset)
+        store.commit_log.append_raw(0, bytes(damaged))
+        await asyncio.sleep(0)
+        assert found == [ends[24]]
+        assert store.dispatched.value == ends[24]
+        assert store.max_offset_in_queue("T", 0) == 25
+        segment = store.commit_log.segments.find(at)
+        assert segment is not None
+        segment.file.pwritev((data[at : at + 8],), at)
+        store.reput.healed()
+        clock.advance(GATHER_MS)
+        assert store.dispatched.value == ends[-1]
+        assert store.max_offset_in_queue("T", 0) == 40

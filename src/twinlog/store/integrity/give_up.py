@@ -29,6 +29,7 @@ from twinlog.store.integrity.files import (
 )
 from twinlog.store.integrity.format import check_format
 from twinlog.store.integrity.heal import range_of
+from twinlog.store.integrity.numbers import Numbers
 from twinlog.store.log.segment import segment_name
 from twinlog.store.queue.consume_queue import PRE_BLANK
 
@@ -62,14 +63,19 @@ class GiveUp:
     def find(self) -> list[LostPlace]:
         """All but a torn end, which a start cuts off by itself."""
         faults: list[Fault] = []
+        places: list[LostPlace] = []
+        numbers = Numbers()
         start = end = log_start_of(self._disk, self._root, self._log)
         for _, found in walk_log(self._disk, self._log, start, faults):
             end = found.end
-        return [
+            for offset, size, reason in numbers.wrong(found.runs):
+                places.append(LostPlace(offset, offset + size, reason))
+        places += [
             LostPlace(fault.offset, fault.next_offset, fault.reason)
             for fault in faults
             if fault.offset < end
         ]
+        return sorted(places, key=lambda place: place.start)
 
     def give_up(self, place: LostPlace, now_ms: int) -> None:
         """The record comes last: whoever is interrupted before finds the place again."""

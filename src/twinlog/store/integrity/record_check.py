@@ -6,7 +6,7 @@ asked of every record that is looked at; the CRC of the body only of those that 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twinlog.message.crc import crc32
 from twinlog.message.layout import (
@@ -30,6 +30,8 @@ from twinlog.message.sysflag import HOSTS_V6_MASK
 from twinlog.runtime.disk import FileBytes
 from twinlog.runtime.limits import TOPIC_LENGTH_MAX
 
+# More entries than this are not left blank for records that were lost: they would fill the disk.
+GAP_ENTRIES_MAX: Final = 10_000_000
 _HEAD = picked(
     (SIZE_AT, "i"), (MAGIC_AT, "I"), (QUEUE_ID_AT, "i"), (QUEUE_OFFSET_AT, "q"),
     (PHYSICAL_OFFSET_AT, "q"), (SYS_FLAG_AT, "i"), (BODY_SIZE_AT, "i"),
@@ -53,6 +55,14 @@ def entry_fault(offset: int, size: int, log_min: int, log_max: int) -> str:
     if offset < log_min or size < RECORD_SIZE_MIN or offset + size > log_max:
         return f"its queue entry says {size} bytes at {offset}, the log is [{log_min}, {log_max})"
     return ""
+
+
+def number_max(next_number: int, last_end: int, offset: int) -> int:
+    """The highest number that a record at `offset` can have in a queue that goes on with
+    `next_number` and whose last record ends at `last_end`: each number between was given to a
+    record that lies between. No checksum covers it; one flipped bit makes it higher."""
+    room = max(0, offset - max(last_end, 0))
+    return next_number + min(room // RECORD_SIZE_MIN, GAP_ENTRIES_MAX)
 
 
 def structure_fault(

@@ -34,6 +34,7 @@ from twinlog.store.integrity.files import (
     log_start_of,
     walk_log,
 )
+from twinlog.store.integrity.numbers import Numbers
 from twinlog.store.integrity.record_check import queue_place, structure_fault
 from twinlog.store.integrity.walk import Run, differing
 from twinlog.store.log.segment import segment_name
@@ -149,12 +150,15 @@ class Verifier:
         result = self.result
         result.log_start = result.log_end = log_start_of(self._disk, self._root, log)
         faults: list[Fault] = []
+        numbers = Numbers()
         for at, found in walk_log(self._disk, log, result.log_start, faults):
             result.record_count += found.record_count
             result.checked_bytes += found.end - at
             result.log_end = found.end
             for run in found.runs:
                 self._check_run(run)
+            for offset, _, reason in numbers.wrong(found.runs):
+                self.result.add(f"the record at offset {offset} of the log is damaged: {reason}")
             self._progress(self._digested + found.end - log.starts[0], self._total)
         for fault in faults:
             start = fault.offset - fault.offset % log.size

@@ -27,8 +27,6 @@ from twinlog.store.log.file_pool import FilePool
 from twinlog.store.log.segment import read_to_check, segment_name, zero_data
 
 PRE_BLANK: Final = ENTRY.pack(0, PRE_BLANK_SIZE, 0)
-# A number this far ahead of the queue is not a gap but damage: filling it would fill the disk.
-GAP_ENTRIES_MAX: Final = 10_000_000
 _BLANKS_AT_ONCE: Final = 4096  # Read together by who looks past entries that are blank.
 
 
@@ -107,7 +105,7 @@ class ConsumeQueue:
 
     def fill_gap(self, queue_offset: int) -> None:
         """Entries are missing before this number: pre-blank, so that numbers stay positions."""
-        assert self.next_offset < queue_offset <= self.next_offset + GAP_ENTRIES_MAX
+        assert self.next_offset < queue_offset
         self.tail += PRE_BLANK * (queue_offset - self.next_offset)
         self.next_offset = queue_offset
 

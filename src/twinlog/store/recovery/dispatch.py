@@ -18,7 +18,8 @@ from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE, UNQUEUED_FLAG
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.compiled import load
 from twinlog.store.index.index_service import IndexService
-from twinlog.store.queue.consume_queue import GAP_ENTRIES_MAX, ConsumeQueue
+from twinlog.store.integrity.record_check import number_max
+from twinlog.store.queue.consume_queue import ConsumeQueue
 from twinlog.store.queue.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
 
 _LOG = logging.getLogger("twinlog.store")
@@ -31,6 +32,7 @@ class QueueGapError(Exception):
     def __init__(self, message: str, physical_offset: int) -> None:
         super().__init__(message)
         self.physical_offset = physical_offset
+        self.moved: Collection[ConsumeQueue] = ()  # By the records before it.
 
 
 class StaleRecordError(Exception):
@@ -96,32 +98,37 @@ class Dispatcher:
         moved: dict[ConsumeQueue, None] = {}
         pack = ENTRY.pack
         observer, observed = self.observer, self.observed
-        for entry in entries:
-            offset, size, queue_id, queue_offset, sys_flag, stored_at, topic, properties = entry
-            tags_code, keys = tags_and_keys(properties)
-            if not sys_flag & UNQUEUED_FLAG:
-                queue = by_key.get((topic, queue_id)) or self._queues.make(topic, queue_id)
-                if queue_offset == queue.next_offset or self._place(
-                    queue, queue_offset, offset, size
-                ):
-                    if queue.is_schedule:
-                        due = deliver_time(properties, stored_at, self._levels)
-                        tags_code = tags_code if due is None else due
-                    if queue.dirty_since_ms < 0:
-                        self._queues.mark_dirty(queue, now_ms, offset)
-                    queue.tail += pack(offset, size, tags_code)
-                    queue.next_offset += 1
-                    queue.last_physical_end = offset + size
-                    moved[queue] = None
-            elif sys_flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
-                continue
-            if keys:
-                pending.append((topic, keys, offset, stored_at))
-            elif index is not None:
-                index.bare_offset = offset
-            if observer is not None and observed in properties:
-                observer(entry)
-        self._finish(moved)
+        try:
+            for entry in entries:
+                offset, size, queue_id, queue_offset, sys_flag, stored_at, topic, properties = entry
+                tags_code, keys = tags_and_keys(properties)
+                if not sys_flag & UNQUEUED_FLAG:
+                    queue = by_key.get((topic, queue_id)) or self._queues.make(topic, queue_id)
+                    if queue_offset == queue.next_offset or self._place(
+                        queue, queue_offset, offset, size
+                    ):
+                        if queue.is_schedule:
+                            due = deliver_time(properties, stored_at, self._levels)
+                            tags_code = tags_code if due is None else due
+                        if queue.dirty_since_ms < 0:
+                            self._queues.mark_dirty(queue, now_ms, offset)
+                        queue.tail += pack(offset, size, tags_code)
+                        queue.next_offset += 1
+                        queue.last_physical_end = offset + size
+                        moved[queue] = None
+                elif sys_flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
+                    continue
+                if keys:
+                    pending.append((topic, keys, offset, stored_at))
+                elif index is not None:
+                    index.bare_offset = offset
+                if observer is not None and observed in properties:
+                    observer(entry)
+        except QueueGapError as error:
+            error.moved = moved
+            raise
+        finally:
+            self._finish(moved)
         return moved
 
     @property
@@ -188,7 +195,9 @@ class Dispatcher:
                 queue.begin_at(queue_offset)
                 return True
             gap = f"record {queue_offset} at {offset}, queue {name} ends at {queue.next_offset}"
-            if self.is_strict or queue_offset - queue.next_offset > GAP_ENTRIES_MAX:
+            if self.is_strict or queue_offset > number_max(
+                queue.next_offset, queue.last_physical_end, offset
+            ):
                 raise QueueGapError(gap, offset)
             _LOG.error("queue has a gap, filled with blank entries: %s", gap)
             queue.fill_gap(queue_offset)

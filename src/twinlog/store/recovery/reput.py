@@ -160,7 +160,10 @@ class ReputService:
         try:
             moved = self._dispatcher.dispatch(result.entries)
         except QueueGapError as error:
-            self._stop(offset + start, str(error))
+            self._dispatched.advance(max(error.physical_offset, self._dispatched.value))
+            if error.moved:
+                self._moved(error.moved)
+            self._stop(error.physical_offset, str(error))
             return False
         self._learn(result.position - start, len(result.entries))
         position = offset + result.position
