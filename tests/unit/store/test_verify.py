@@ -110,6 +110,37 @@ async def test_segments_that_expire_meanwhile_are_no_damage(tmp_path: Path) -> N
     assert twinlog("store", "verify", str(root)).code != 0
 
 
+async def test_a_topic_that_is_deleted_meanwhile_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files go first; the list of queues, which is saved every few seconds, still has it."""
+    await make_store(tmp_path)
+    (tmp_path / "abort").touch()  # As while a broker runs.
+    table = tmp_path / "config" / "topics.json"
+    table.parent.mkdir(exist_ok=True)
+    table.write_text('{"topicConfigTable":{"T":{}}}')
+    check = Verifier._check_digests
+
+    def checked(self: Verifier, log: files.LogFiles) -> None:
+        check(self, log)
+        shutil.rmtree(tmp_path / "consumequeue" / "T", ignore_errors=True)
+
+    monkeypatch.setattr(Verifier, "_check_digests", checked)
+    found = twinlog("store", "verify", "--deep", str(tmp_path))
+    assert "queue T-0 ends at 0" in found.out, "nobody has deleted it"
+    await make_store(tmp_path)
+    (tmp_path / "abort").touch()
+    table.write_text('{"topicConfigTable":{}}')
+    assert twinlog("store", "verify", "--deep", str(tmp_path)).ok()
+
+
+async def test_a_restored_store_is_sound_before_its_first_start(tmp_path: Path) -> None:
+    await make_store(tmp_path / "store")
+    twinlog("backup", "create", str(tmp_path / "b"), "--store", str(tmp_path / "store")).ok()
+    twinlog("backup", "restore", str(tmp_path / "b"), str(tmp_path / "new")).ok()
+    twinlog("store", "verify", "--deep", str(tmp_path / "new")).ok()
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_flipped_bits_are_found(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -89,8 +89,9 @@ class Verifier:
             try:
                 return self._run(directory)
             except FileNotFoundError:
-                # A broker serves from it, and something expired: begin again with what is left.
-                if find_log(self._disk, directory).starts[0] == first:
+                # A broker serves from it, and something expired, or a topic was deleted: begin
+                # again with what is left.
+                if find_log(self._disk, directory).starts[0] == first and not self._is_in_use:
                     raise
                 self.result, self._ends, self._digested = Verification(), {}, 0
                 self._headless = {}
@@ -214,11 +215,23 @@ class Verifier:
     def _unwritten_max(self) -> int:
         """Entries that may be missing: a broker that runs writes them later than records, and one
         that was killed makes them at its start."""
-        is_stopped = not self._disk.exists(posixpath.join(self._root, "abort"))
-        return 0 if is_stopped else _UNWRITTEN_MAX
+        return _UNWRITTEN_MAX if self._is_in_use else 0
+
+    @property
+    def _is_in_use(self) -> bool:
+        """Whether a broker runs, or was killed."""
+        return self._disk.exists(posixpath.join(self._root, "abort"))
+
+    @property
+    def _is_restored(self) -> bool:
+        """Whether it comes from a backup, which has no queues: the first start makes them."""
+        names = ("checkpoint", "consumequeue")
+        return not any(self._disk.exists(posixpath.join(self._root, name)) for name in names)
 
     def _queue_faults(self) -> list[str]:
         """Queues and files of them that are lost, as the list of queues says which there were."""
+        if self._is_restored:
+            return []
         manifest = QueueManifest(self._disk, posixpath.join(self._root, "twinlog"))
         manifest.load()
         queues = self._find_queues()
@@ -226,10 +239,19 @@ class Verifier:
             f"queue {topic}-{queue_id} ends at {queue.end if queue else 0}, it had {end} entries"
             for (topic, queue_id), end in manifest.ends.items()
             if (queue := queues.get((topic, queue_id))) is None or queue.end < end
+            if queue is not None or not self._is_deleted(topic)
         ]
         for queue in queues.values():
             faults += self._file_faults(queue, manifest.file_size or queue.file_size)
         return faults
+
+    def _is_deleted(self, topic: str) -> bool:
+        """Whether a broker that runs has deleted it: the list of queues follows in seconds."""
+        table = posixpath.join(self._root, "config", "topics.json")
+        directory = posixpath.join(self._root, "consumequeue", topic)
+        if not self._is_in_use or self._disk.exists(directory) or not self._disk.exists(table):
+            return False
+        return f'"{topic}"'.encode() not in self._disk.read_bytes(table)
 
     def _file_faults(self, queue: QueueFiles, wanted: int) -> list[str]:
         paths = [posixpath.join(queue.directory, segment_name(start)) for start in queue.starts]
