@@ -22,6 +22,7 @@ from twinlog.store.integrity.digests import digest_of
 from twinlog.store.integrity.mixing import PLACES_MAX, whole_of
 from twinlog.store.integrity.scrub import Scrubber
 from twinlog.store.message_store import MessageStore
+from twinlog.store.queue.consume_queue import PRE_BLANK
 
 HOUR_MS = 3_600_000
 WEEK_MS = 168 * HOUR_MS
@@ -256,6 +257,26 @@ async def test_a_copy_that_went_on_differently_heals_nothing(tmp_path: Path) -> 
             scrubber.healer.replicas = lambda: [Copy(its), Copy(right)]
             assert await scrubber.healer.heal_record(at)
             assert store.commit_log.read(at, size) == right[at : at + size]
+
+
+async def test_an_entry_that_was_left_blank_for_a_damaged_record_is_written_when_it_is_whole(
+    tmp_path: Path,
+) -> None:
+    """Queues that are made again while the topic in a record is damaged leave its number blank."""
+    clock = ManualClock()
+    async with walking(tmp_path, clock) as (store, scrubber):
+        await to_the_end(scrubber, clock)
+        await store.housekeeping.save_round()
+        queue, pool = store.queue_table.get("T", 0), store.queue_table.pool
+        assert queue is not None
+        right = queue.read(pool, 0, 60)
+        for number in (12, 40, 41, 42):
+            pool.get(queue.path_of(0)).pwritev((PRE_BLANK,), number * len(PRE_BLANK))
+        assert queue.read(pool, 0, 60) != right
+        scrubber.hurry()
+        await to_the_end(scrubber, clock)
+        assert queue.read(pool, 0, 60) == right
+        assert scrubber.healer.healed_entries == 4
 
 
 @pytest.fixture

@@ -234,7 +234,10 @@ class Healer:
         if now is None:
             return False
         is_same_record = now[:2] == wanted[:2]
-        if not is_proved if is_same_record else self._is_sound(queue, number, now):
+        if now[1] == PRE_BLANK_SIZE:
+            if not is_proved or not self._is_in_order(queue, number, wanted):
+                return False
+        elif not is_proved if is_same_record else self._is_sound(queue, number, now):
             return False
         at = number * ENTRY_SIZE
         if at >= queue.written_end:
@@ -250,6 +253,16 @@ class Healer:
         )  # fmt: skip
         self.on_event("queue-healed", topic=queue.topic, queueId=queue.queue_id, number=number)
         return True
+
+    def _is_in_order(self, queue: ConsumeQueue, number: int, wanted: tuple[int, int, int]) -> bool:
+        """Whether a record lies between those of the entries around a blank one: it was damaged
+        when the queue was made, and is whole again. One of a topic that was deleted does not."""
+        pool, (offset, size, _) = self._store.queue_table.pool, wanted
+        before, after = queue.entry(pool, number - 1), queue.entry_from(pool, number + 1)
+        is_behind = (
+            before is not None and before[1] != PRE_BLANK_SIZE and before[0] + before[1] <= offset
+        )
+        return is_behind and (after is None or offset + size <= after[0])
 
     def _is_sound(self, queue: ConsumeQueue, number: int, entry: tuple[int, int, int]) -> bool:
         """Whether an entry leads to a record of its queue and number, or means none."""

@@ -218,10 +218,10 @@ class ConsumeQueue:
         return self._next_written(pool, found)
 
     def _is_before(self, pool: FilePool, number: int, physical_offset: int) -> bool:
-        entry = self._entry_from(pool, number)
+        entry = self.entry_from(pool, number)
         return entry is not None and entry[0] < physical_offset
 
-    def _entry_from(self, pool: FilePool, number: int) -> tuple[int, int, int] | None:
+    def entry_from(self, pool: FilePool, number: int) -> tuple[int, int, int] | None:
         """The first that is not blank at or behind a number: offsets grow over those that are
         blank because their records were lost. None behind the last one."""
         return self.entry(pool, self._next_written(pool, number))
@@ -290,7 +290,7 @@ class ConsumeQueue:
         high = end
         while low < high:
             middle = (low + high) // 2
-            entry = self._entry_from(pool, middle)
+            entry = self.entry_from(pool, middle)
             if entry is None or is_kept(entry):
                 low = middle + 1
             else:
