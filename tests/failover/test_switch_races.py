@@ -11,12 +11,18 @@ from support.failover_group import Group, Load, first_send, read_all, running_gr
 from support.twinlog_servers import TwinlogBroker
 from twinlog.client import Producer
 
+PATIENCE_MS = 30_000
+
 
 @asynccontextmanager
 async def loaded_group(directory: Path, replicas: int) -> AsyncIterator[tuple[Group, Load]]:
     """At the end no send was refused, none was repeated, and nothing acknowledged is lost."""
     with running_group(directory, replicas) as group:
-        async with Producer("load", name_server=group.namesrv.address, retry_count=0) as producer:
+        # How long a switch takes is not the question here, and the machine may be slow.
+        async with Producer(
+            "load", name_server=group.namesrv.address, retry_count=0,
+            send_timeout_ms=PATIENCE_MS, request_timeout_ms=PATIENCE_MS,
+        ) as producer:  # fmt: skip
             await first_send(producer)
             group.wait_in_sync()
             load = Load(producer, per_second=200)
