@@ -47,12 +47,12 @@ _READY = {"twinlog": "twinlog broker ready", "apache": "boot success"}
 
 
 def load_generator() -> str:
-    """Path of our load generator, built when its source changed."""
+    """Path of our load generator, tested and built when its source changed."""
     sources = sorted([*LOAD_SOURCES.glob("*.go"), LOAD_SOURCES / "go.mod"])
 
     def build(target: Path) -> None:
-        argv = [tool("go"), "build", "-o", str(target / "load"), "."]
-        subprocess.run(argv, cwd=LOAD_SOURCES, check=True)
+        for arguments in (["test", "."], ["build", "-o", str(target / "load"), "."]):
+            subprocess.run([tool("go"), *arguments], cwd=LOAD_SOURCES, check=True)
 
     recipe = b"".join(source.read_bytes() for source in sources)
     return str(made_once("load", recipe, build) / "load")

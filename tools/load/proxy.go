@@ -7,23 +7,14 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime"
 	"sync"
-	"syscall"
 	"time"
 )
 
 // proxy stands between a slave and its master's HA port: it delays each direction and, with
 // -reports, writes down when the slave acknowledged what: pairs of int64, nanoseconds and offset.
 
-const chunkSize = 256 << 10
-
 var twinMagic = []byte("\xffTwinlog")
-
-type chunk struct {
-	due  time.Time
-	data []byte
-}
 
 func proxy(o *options) error {
 	listener, err := net.Listen("tcp", o.address)
@@ -47,45 +38,9 @@ func proxy(o *options) error {
 			near.Close()
 			continue
 		}
-		go forward(near, far, delay, &reportParser{notes: notes})
-		go forward(far, near, delay, nil)
-	}
-}
-
-func forward(from, to net.Conn, delay time.Duration, reports *reportParser) {
-	pending := make(chan chunk, 512)
-	go func() {
-		runtime.LockOSThread() // Its sleep is the kernel's, and blocks no other goroutine.
-		defer to.Close()
-		for c := range pending {
-			sleepUntil(c.due)
-			if _, err := to.Write(c.data); err != nil {
-				from.Close()
-			}
+		if err := relayBoth(near, far, delay, &reportParser{notes: notes}); err != nil {
+			return err
 		}
-	}()
-	defer close(pending)
-	for {
-		buffer := make([]byte, chunkSize)
-		size, err := from.Read(buffer)
-		if size > 0 {
-			if reports != nil {
-				reports.take(buffer[:size])
-			}
-			pending <- chunk{time.Now().Add(delay), buffer[:size]}
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// sleepUntil is precise to some 50 us. The timers of Go's runtime wait in whole milliseconds when
-// nothing else runs, which a network of 2 ms does not do.
-func sleepUntil(due time.Time) {
-	for rest := time.Until(due); rest > 0; rest = time.Until(due) {
-		pause := syscall.NsecToTimespec(rest.Nanoseconds())
-		syscall.Nanosleep(&pause, nil)
 	}
 }
 
