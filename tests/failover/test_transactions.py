@@ -36,7 +36,7 @@ async def prepare(
     }  # fmt: skip
     send = group.brokers.call(broker, RequestCode.SEND_MESSAGE_V2, header, b"half")
     sending = asyncio.create_task(send)
-    halves = broker.transactions._recent._halves
+    halves = broker.transactions.recent.by_offset
     await until(lambda: [at for at in halves if end <= at < broker.store.commit_log.max_offset])
     return max(halves), sending
 

@@ -61,7 +61,11 @@ def is_ours(code: CodeType) -> bool:
 
 
 def connect(broker: Broker) -> tuple[ServerConnection, CountingTransport]:
-    connection = ServerConnection(broker.server, broker.server._handler)
     transport = CountingTransport()
+    return connect_by(broker, transport), transport
+
+
+def connect_by(broker: Broker, transport: CountingTransport) -> ServerConnection:
+    connection = ServerConnection(broker.server, broker.server._handler)
     connection.connection_made(transport)
-    return connection, transport
+    return connection

@@ -100,6 +100,9 @@ async def outcome(monkeypatch: Any, seed: int, *, is_compiled: bool) -> dict[str
         "commits": transactions.commit_count,
         "rollbacks": transactions.rollback_count,
         "open": transactions.pending_count,
+        "places": transactions.pending.places,
+        "notes": list(transactions.pending.ops),
+        "kept": transactions.recent.size,
         "refused": world.broker.failures.status(),
         "requests": world.connection.request_count,
     }

@@ -56,7 +56,7 @@ def end(half: Request, **changes: str) -> bytes:
 
 def forget(broker: Broker) -> None:
     """As after a restart: half messages are in the log only."""
-    broker.transactions._recent = RecentHalves()
+    broker.transactions.recent = RecentHalves()
 
 
 def last_record(broker: Broker, queue_id: int) -> Record:
@@ -72,7 +72,7 @@ async def test_committed_from_memory_is_what_is_committed_from_the_log(propertie
         committed = []
         for is_at_hand in (False, True):  # That at hand is not at 0, the default place.
             half = await send(peer, 1, properties)
-            assert len(broker.transactions._recent) == 1
+            assert len(broker.transactions.recent) == 1
             if not is_at_hand:
                 forget(broker)
             assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
@@ -160,13 +160,13 @@ async def test_what_a_switch_has_cut_is_not_committed_for_what_is_in_its_place()
         broker.transactions.stop()
         place = int(cut.ext()["msgId"][-16:], 16)
         broker.store.commit_log.truncate_to(place, reason="cut by a test")
-        known = broker.transactions._recent
+        known = broker.transactions.recent
         broker.transactions.start(after_crash=True)
         forget(broker)
         other = await send(peer, 5, PROPERTIES["java"])
         assert other.ext()["msgId"] == cut.ext()["msgId"], "the same place"
         broker.transactions.stop()
-        broker.transactions._recent = known  # The second one was put at another broker.
+        broker.transactions.recent = known  # The second one was put at another broker.
         broker.transactions.start(after_crash=True)
         assert (await peer.ask(end(other))).code == ResponseCode.SUCCESS
         assert last_record(broker, 1).body == b"body 5"
@@ -239,7 +239,7 @@ def test_the_oldest_are_dropped_when_they_are_too_many() -> None:
     for number in range(25, 29):
         recent.take(number)
     assert len(recent) == 0
-    assert recent._size == 0
+    assert recent.size == 0
 
 
 async def test_half_topic_is_listed_from_its_first_message_on_and_outlives_a_clean_up() -> None:

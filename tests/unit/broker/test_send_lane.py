@@ -113,7 +113,7 @@ class World:
             },
             "halves": {
                 offset: (half.topic, half.queue_id, half.half_offset, half.must_wait, half.message)
-                for offset, half in self.broker.transactions._recent._halves.items()
+                for offset, half in self.broker.transactions.recent.by_offset.items()
             },
             "in flight": self.connection._requests_in_flight,
         }

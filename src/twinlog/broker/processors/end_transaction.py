@@ -32,6 +32,7 @@ class EndTransactionProcessor:
 
     def __init__(self, broker: Broker) -> None:
         self._config = broker.config
+        self._clock = broker.clock
         self._role = broker.role
         self._store = broker.store
         self._transactions = broker.transactions
@@ -43,9 +44,11 @@ class EndTransactionProcessor:
             return None
         lane: Lane = compiled.EndLane(
             store=self._store,
+            config=self._config,
             role=self._role,
             relay=relay,
-            commit=self._transactions.commit_recent,
+            transactions=self._transactions,
+            clock=self._clock,
         )
         return lane
 

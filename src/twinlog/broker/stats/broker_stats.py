@@ -103,10 +103,13 @@ class BrokerStatsManager:
         size = sum(item.value for item in self._items[TOPIC_PUT_SIZE].values())
         return nums + self._deleted_puts[0], size + self._deleted_puts[1]
 
-    def count_put(self, topic: str, count: int, size: int) -> None:
-        """Count a put outside the send path."""
-        self.item(TOPIC_PUT_NUMS, topic).add(count)
-        self.item(TOPIC_PUT_SIZE, topic).add(size)
+    def count_put(self, topic: str, messages: int, size: int) -> None:
+        """Count so many puts outside the send path, with records of so many bytes."""
+        nums, sizes = self.item(TOPIC_PUT_NUMS, topic), self.item(TOPIC_PUT_SIZE, topic)
+        nums.value += messages
+        nums.times += messages
+        sizes.value += size
+        sizes.times += messages
 
     def count_get(self, key: str, count: int, size: int) -> None:
         """Count what was handed out; a key is `topic@group`."""

@@ -1,10 +1,11 @@
 """Ends of transactions, compiled. See `EndTransactionProcessor.lane`."""
 
-from collections.abc import Callable
-
 from twinlog.broker.group.relay import Relay
 from twinlog.broker.role import Role
+from twinlog.broker.transaction.service import TransactionalMessageService
 from twinlog.remoting.server import ServerConnection
+from twinlog.runtime.clock import Clock
+from twinlog.runtime.config import BrokerConfig
 from twinlog.store.message_store import MessageStore
 
 class EndLane:
@@ -14,8 +15,10 @@ class EndLane:
         self,
         *,
         store: MessageStore,
+        config: BrokerConfig,
         role: Role,
         relay: Relay | None,
-        commit: Callable[[str, int, int, str | None, str | None], bool],
+        transactions: TransactionalMessageService,
+        clock: Clock,
     ) -> None: ...
     def read(self, connection: ServerConnection, data: bytes, begin: int = 0) -> int: ...

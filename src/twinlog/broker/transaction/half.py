@@ -25,8 +25,8 @@ from twinlog.message.record import encode_record
 from twinlog.runtime.numbers import INT32_MAX, number_or_none
 
 OP_TAG = "d"  # The one tag of op messages: "this half message is done".
-_OP_PROPERTIES = encode_properties({PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: OP_TAG})
-_OP_TAGS_CODE = jhash(OP_TAG)
+OP_PROPERTIES = encode_properties({PROPERTY_WAIT_STORE_MSG_OK: "true", PROPERTY_TAGS: OP_TAG})
+OP_TAGS_CODE = jhash(OP_TAG)
 
 
 def half_message(message: PutMessage, properties: dict[str, str]) -> PutMessage:
@@ -81,11 +81,11 @@ def op_message(half_offset: int, *, host: bytes, now_ms: int) -> PutMessage:
         topic=OP_HALF_TOPIC,
         queue_id=0,
         body=str(half_offset).encode(),
-        properties=_OP_PROPERTIES,
+        properties=OP_PROPERTIES,
         born_timestamp=now_ms,
         born_host=host,
         store_host=host,
-        tags_code=_OP_TAGS_CODE,
+        tags_code=OP_TAGS_CODE,
     )
 
 

@@ -77,9 +77,9 @@ class TransactionalMessageService:
         self._stats = broker.stats
         self._clock = broker.clock
         self._steady = SteadyWall(broker.clock)
-        self._host = store_host(broker.config)
-        self._pending = PendingHalves()
-        self._recent = RecentHalves()
+        self.host = store_host(broker.config)
+        self.pending = PendingHalves()
+        self.recent = RecentHalves()
         self._is_running = False
         self._given_up = (0, "")  # In the present check: how many, and the last.
         self._unasked: dict[str, tuple[int, str]] = {}  # By group: how many, and one of them.
@@ -94,7 +94,7 @@ class TransactionalMessageService:
 
     @property
     def pending_count(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
     # Life
 
@@ -109,17 +109,17 @@ class TransactionalMessageService:
         self._counts_unasked_from_ms = self._clock.monotonic_ms() + wait_ms
         half_progress = self._progress(HALF_TOPIC)
         op_progress = self._progress(OP_HALF_TOPIC)
-        self._pending = PendingHalves(half_progress, op_progress)
+        self.pending = PendingHalves(half_progress, op_progress)
         self._awaited.clear()
         # Where a record was that a switch has cut, another one may be now.
-        self._recent = RecentHalves()
+        self.recent = RecentHalves()
         done = self._read_ops(op_progress)
         self._is_running = True
         self._read_halves(is_start=True)
         if self._store.max_offset_in_queue(HALF_TOPIC, 0):
             self._show_topic()
         for offset in done:
-            self._pending.done(offset)
+            self.pending.done(offset)
         if after_crash:
             self._settle_after_crash(half_progress)
 
@@ -136,10 +136,10 @@ class TransactionalMessageService:
         """Put the progress of both queues among the consumer offsets, where RocketMQ has it."""
         if not self._is_running or not self._store.max_offset_in_queue(HALF_TOPIC, 0):
             return
-        self._pending.forget_moves_of_done()
+        self.pending.forget_moves_of_done()
         for topic, offset in (
-            (HALF_TOPIC, self._pending.half_progress),
-            (OP_HALF_TOPIC, self._pending.op_progress),
+            (HALF_TOPIC, self.pending.half_progress),
+            (OP_HALF_TOPIC, self.pending.op_progress),
         ):
             if self._offsets.query(TRANSACTION_GROUP, topic, 0) != offset:
                 self._offsets.note_own(TRANSACTION_GROUP, topic, offset)
@@ -151,12 +151,11 @@ class TransactionalMessageService:
     def _read_halves(self, *, is_start: bool = False) -> None:
         read = placed_entries if is_start else queue_entries
         while True:
-            start = self._pending.next_offset
+            start = self.pending.next_offset
             entries = read(self._store, HALF_TOPIC, 0, start, _READ)
-            for offset, (physical_offset, size, _) in enumerate(entries, start):
-                self._pending.add(offset, HalfPlace(physical_offset, size))
             if not entries:
                 return
+            self.pending.add_run(start, [HalfPlace(at, size) for at, size, _ in entries])
 
     def _read_ops(self, start: int) -> list[int]:
         """Half offsets that op messages from `start` on declare done."""
@@ -170,7 +169,7 @@ class TransactionalMessageService:
                 half_offset = None if record is None else number_or_none(record.body)
                 if half_offset is not None:
                     done.append(half_offset)
-                    self._pending.op_stored(start + index, half_offset)
+                    self.pending.op_stored(start + index, half_offset)
             start += len(entries)
 
     def _settle_after_crash(self, start: int) -> None:
@@ -184,16 +183,16 @@ class TransactionalMessageService:
             for offset, (physical_offset, size, _) in enumerate(entries, start):
                 record = self._read(HalfPlace(physical_offset, size))
                 if record is None:
-                    self._pending.done(offset)
+                    self.pending.done(offset)
                     continue
                 unique = record.property_map.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
                 if unique:
                     if unique in last:
-                        self._pending.moved(last[unique], offset)
+                        self.pending.moved(last[unique], offset)
                     last[unique] = offset
                 try:
-                    if self._pending.find(offset) == offset and self._was_committed(record):
-                        self._note_done(offset)
+                    if self.pending.find(offset) == offset and self._was_committed(record):
+                        self.note_done(offset)
                 except Exception as error:
                     # Not known to be committed: it is checked, and decided once more.
                     self._failures.note("transaction settling", error, f"half message {offset}")
@@ -225,7 +224,7 @@ class TransactionalMessageService:
             return None
 
     def _read_pending(self, offset: int) -> Record | None:
-        place = self._pending.place(offset)
+        place = self.pending.place(offset)
         return None if place is None else self._read(place)
 
     # The end of a transaction
@@ -241,7 +240,7 @@ class TransactionalMessageService:
     ) -> None:
         """A half message was put, meant for this queue: its end is expected soon."""
         half = RecentHalf(message, topic, queue_id, half_offset, must_wait)
-        self._recent.add(physical_offset, half)
+        self.recent.add(physical_offset, half)
         if HALF_TOPIC not in self._topics.table:
             self._show_topic()
 
@@ -273,63 +272,37 @@ class TransactionalMessageService:
         result = self._store.put(message)
         if result.status is not PutMessageStatus.PUT_OK:
             raise _refused(result)
-        self._note_done(half_offset)
-        self.commit_count += 1
-        self._stats.count_put(message.topic, 1, result.end_offset - result.physical_offset)
+        self.note_done(half_offset)
+        self.committed(message.topic, 1, result.end_offset - result.physical_offset)
         return result
+
+    def committed(self, topic: str, messages: int, size: int) -> None:
+        """So many were put to this topic, with records of so many bytes."""
+        self.commit_count += messages
+        self._stats.count_put(topic, messages, size)
 
     def rollback(self, header: EndTransactionRequestHeader) -> None:
         """Drop the half message. Raises BrokerError that says why not."""
         half = self._find_recent(header)
-        self._note_done(half.half_offset if half is not None else self._find(header)[0])
+        self.note_done(half.half_offset if half is not None else self._find(header)[0])
         self.rollback_count += 1
 
     def _find_recent(self, header: EndTransactionRequestHeader) -> RecentHalf | None:
         """The half message that ends, if it is at hand and the end is right in every respect."""
-        half = self._recent_of(
-            header.producer_group,
-            header.tran_state_table_offset,
-            header.commit_log_offset,
-            header.msg_id,
-            header.transaction_id,
-        )
-        self._recent.take(header.commit_log_offset)
-        return half
-
-    def _recent_of(
-        self, group: str, half_offset: int, log_offset: int, *ids: str | None
-    ) -> RecentHalf | None:
-        half = self._recent.find(log_offset)
+        half = self.recent.take(header.commit_log_offset)
         if (
             half is not None
-            and half.half_offset == half_offset
+            and half.half_offset == header.tran_state_table_offset
             # Also false for one whose append failed, or that a check has moved.
-            and self._pending.is_at(half_offset, log_offset)
-            and property_value(half.message.properties, _GROUP) == group.encode()
-            and _names(ids, property_value(half.message.properties, _UNIQUE))
+            and self.pending.is_at(half.half_offset, header.commit_log_offset)
+            and property_value(half.message.properties, _GROUP) == header.producer_group.encode()
+            and _names(
+                (header.msg_id, header.transaction_id),
+                property_value(half.message.properties, _UNIQUE),
+            )
         ):
             return half
         return None
-
-    def commit_recent(
-        self,
-        group: str,
-        half_offset: int,
-        log_offset: int,
-        message_id: str | None,
-        transaction_id: str | None,
-    ) -> bool:
-        """A one-way commit of the common kind, for the compiled path; False: it is not one.
-
-        Raises BrokerError where the store refuses it.
-        """
-        half = self._recent_of(group, half_offset, log_offset, message_id, transaction_id)
-        if half is None:
-            return False
-        self._recent.take(log_offset)
-        halves.commit_half(half.message, half.topic, half.queue_id, log_offset)
-        self._put_committed(half.message, half_offset)
-        return True
 
     def _find(self, header: EndTransactionRequestHeader) -> tuple[int, Record]:
         try:
@@ -351,7 +324,7 @@ class TransactionalMessageService:
         if not _names((header.msg_id, header.transaction_id), unique.encode()):
             remark = f"The half message there belongs to another transaction, {unique}"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
-        offset = self._pending.find(record.queue_offset)
+        offset = self.pending.find(record.queue_offset)
         if offset is None:
             remark = "The transaction was ended before, or given up after its last check"
             raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
@@ -360,15 +333,16 @@ class TransactionalMessageService:
             current = self._read_pending(offset) or record
         return offset, current
 
-    def _note_done(self, half_offset: int) -> None:
-        message = halves.op_message(half_offset, host=self._host, now_ms=self._clock.now_ms())
+    def note_done(self, half_offset: int) -> None:
+        """Put the note that this half message is decided."""
+        message = halves.op_message(half_offset, host=self.host, now_ms=self._clock.now_ms())
         result = self._store.put(message)
         if result.status is PutMessageStatus.PUT_OK:
-            self._pending.op_stored(result.queue_offset, half_offset)
+            self.pending.op_stored(result.queue_offset, half_offset)
         else:
             # Without its note it is checked once more after a restart, and decided again.
             _LOG.error("op message refused status=%s", result.status.name)
-        self._pending.done(half_offset)
+        self.pending.done(half_offset)
 
     # The check of the undecided
 
@@ -398,10 +372,10 @@ class TransactionalMessageService:
 
     async def _check_all(self, groups: Collection[str] | None = None) -> None:
         share = LoopShare(self._clock)
-        for offset in self._pending.snapshot():
+        for offset in self.pending.snapshot():
             if share.is_used:
                 await share.rest()
-            if self._is_running and self._pending.find(offset) == offset:
+            if self._is_running and self.pending.find(offset) == offset:
                 try:
                     self._check_one(offset, groups)
                 except Exception as error:
@@ -423,7 +397,7 @@ class TransactionalMessageService:
     def _check_one(self, offset: int, groups: Collection[str] | None) -> None:
         record = self._read_pending(offset)
         if record is None:
-            self._pending.done(offset)
+            self.pending.done(offset)
             return
         if groups is not None and record.property_map.get(PROPERTY_PRODUCER_GROUP) not in groups:
             return
@@ -444,9 +418,9 @@ class TransactionalMessageService:
             return False
         later = [at for at in self._same(HALF_TOPIC, record) if at > offset]
         if later:
-            self._pending.moved(offset, max(later))
+            self.pending.moved(offset, max(later))
         elif self._same(target[0], record):
-            self._note_done(offset)
+            self.note_done(offset)
         else:
             return False
         return True
@@ -480,7 +454,7 @@ class TransactionalMessageService:
         result = self._store.put(halves.given_up_message(record))
         if result.status is PutMessageStatus.PUT_OK:
             self._given_up = (self._given_up[0] + 1, record.message_id)
-            self._pending.done(offset)
+            self.pending.done(offset)
 
     def _ask(self, offset: int, record: Record, times: int) -> None:
         group = record.property_map.get(PROPERTY_PRODUCER_GROUP, "")
@@ -494,7 +468,7 @@ class TransactionalMessageService:
         result = self._store.put(message)
         if result.status is not PutMessageStatus.PUT_OK:
             return
-        self._pending.moved(offset, result.queue_offset)
+        self.pending.moved(offset, result.queue_offset)
         if connection is not None and target is not None:
             connection.oneway(self._check_request(record, message, result, target))
 

@@ -37,6 +37,7 @@ cdef class Appender:
     cdef object _mark_dirty
 
     cpdef object open(self)
+    cpdef int64_t append(self, message, queue, int64_t code) except -2
     cdef bint has_index(self) noexcept
     cdef int64_t put(
         self, NewRecord* new, object queue, object topic, bytes topic_bytes, bytes body,

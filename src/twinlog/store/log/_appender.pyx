@@ -78,7 +78,7 @@ cdef class Appender:
         self.queues = []
         return queues
 
-    def append(self, message, queue, int64_t code) -> int:
+    cpdef int64_t append(self, message, queue, int64_t code) except -2:
         """A message: its record, its entry with `code` (tags code or deliver time), its keys.
 
         The offset of the record; -1, and nothing is added, when the segment has no room for it.
