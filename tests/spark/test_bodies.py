@@ -178,6 +178,38 @@ def test_avro_logical_and_named_types() -> None:
         avro.spark_type({"type": "int", "logicalType": "time-millis"})
 
 
+def test_avro_types_of_one_name_in_two_namespaces_are_two_types() -> None:
+    def place(space: str, field: str) -> dict[str, Any]:
+        fields = [{"name": field, "type": "string"}]
+        return {"type": "record", "name": "Place", "namespace": space, "fields": fields}
+
+    kinds = [place("one", "city"), place("two", "street"), "one.Place", "two.Place"]
+    fields = [{"name": name, "type": kind} for name, kind in zip("abcd", kinds, strict=True)]
+    schema = {"type": "record", "name": "R", "namespace": "r", "fields": fields}
+    city, street = "STRUCT<`city`: STRING>", "STRUCT<`street`: STRING>"
+    assert avro.spark_type(avro.schema_of(json.dumps(schema))) == (
+        f"STRUCT<`a`: {city}, `b`: {street}, `c`: {city}, `d`: {street}>"
+    )
+
+
+def test_a_logical_type_that_avro_does_not_have_is_ignored() -> None:
+    for kind, logical in (("string", "custom"), ("string", "date"), ("long", "timestamp-nanos")):
+        plain = avro.spark_type(kind)
+        assert avro.spark_type({"type": kind, "logicalType": logical}) == plain
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "5", "null", "{}", '{"type": "record"}', '{"type": "record", "name": "R"}',
+        '{"type": "array"}', '{"type": "bytes", "logicalType": "decimal"}', '"Missing"',
+    ],
+)  # fmt: skip
+def test_what_is_no_avro_schema_is_said(text: str) -> None:
+    with pytest.raises(OptionError, match="bodySchema is not an Avro schema"):
+        avro.spark_type(avro.schema_of(text))
+
+
 def test_avro_frames_writer_schemas_and_bytes_left_over(tmp_path: Path) -> None:
     old = {"type": "record", "name": "T", "fields": [{"name": "id", "type": "long"}]}
     new = {**old, "fields": [*old["fields"], {"name": "n", "type": "string", "default": "none"}]}
@@ -216,8 +248,9 @@ def test_protobuf_frames_are_recognised() -> None:
     # The first type of the file, the same written out, and the second one in the first.
     for place in (b"\x00", b"\x02\x00", b"\x04\x00\x02"):
         assert parse(b"\x00" + number + place + plain) == parse(plain) == {"id": 5, "note": "n5"}
-    for cut in (b"\x00" + number, b"\x00" + number + b"\x04\x00"):
-        with pytest.raises(IndexError):
+    endless = b"\x00" + number + b"\xff" * 11 + plain  # no number has more than ten bytes
+    for cut in (b"\x00" + number, b"\x00" + number + b"\x04\x00", endless):
+        with pytest.raises(ValueError, match="frame of a schema registry"):
             parse(cut)
 
 

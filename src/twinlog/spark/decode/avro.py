@@ -21,76 +21,39 @@ TYPES = {
     "null": "STRING", "boolean": "BOOLEAN", "int": "INT", "long": "BIGINT", "float": "FLOAT",
     "double": "DOUBLE", "bytes": "BINARY", "string": "STRING", "enum": "STRING", "fixed": "BINARY",
 }  # fmt: skip
+# By the type below: elsewhere a logical type means nothing, and the type below counts.
 LOGICAL = {
-    "date": "DATE", "timestamp-millis": "TIMESTAMP", "timestamp-micros": "TIMESTAMP",
-    "local-timestamp-millis": "TIMESTAMP_NTZ", "local-timestamp-micros": "TIMESTAMP_NTZ",
-    "uuid": "STRING",
+    "int-date": "DATE",
+    "long-timestamp-millis": "TIMESTAMP", "long-timestamp-micros": "TIMESTAMP",
+    "long-local-timestamp-millis": "TIMESTAMP_NTZ", "long-local-timestamp-micros": "TIMESTAMP_NTZ",
+    "string-uuid": "STRING",
 }  # fmt: skip
+DECIMALS = ("bytes-decimal", "fixed-decimal")
+NOT_IN_SPARK = ("int-time-millis", "long-time-micros")
 FRAME_SIZE = 5
 NO_REGISTRY = "none"
 REGISTRY_SECONDS = 10
 
 
 def schema_of(text: str, option: str = "bodySchema") -> Any:
-    """Read a schema's text."""
+    """Read a schema's text.
+
+    Raises:
+        OptionError: it is not JSON, or not a schema.
+    """
     try:
-        return json.loads(text)
-    except ValueError as error:
-        raise OptionError("BAD_OPTION", f"{option} is not an Avro schema: {error}") from error
-
-
-def spark_type(schema: Any, known: dict[str, str] | None = None) -> str:
-    """Return the Spark type of a schema; named types may be used again by their names."""
-    names: dict[str, str] = {} if known is None else known
-    if isinstance(schema, list):
-        rest = [part for part in schema if part != "null"]
-        if len(rest) != 1:
-            raise OptionError(
-                "BAD_OPTION", f"an Avro union of {rest} has no Spark type: {DECODE_YOURSELF}"
-            )
-        return spark_type(rest[0], names)
-    kind = schema["type"] if isinstance(schema, dict) else schema
-    if isinstance(kind, dict | list):
-        return spark_type(kind, names)
-    if isinstance(schema, dict) and "logicalType" in schema:
-        return _logical(schema, kind)
-    if kind == "array":
-        return f"ARRAY<{spark_type(schema['items'], names)}>"
-    if kind == "map":
-        return f"MAP<STRING, {spark_type(schema['values'], names)}>"
-    if kind in ("record", "enum", "fixed") and isinstance(schema, dict):
-        return _named(schema, kind, names)
-    found = TYPES.get(kind) or names.get(kind) or names.get(kind.rpartition(".")[2])
-    if not found:
+        schema = json.loads(text)
+        _fastavro().parse_schema(schema)
+    except OptionError:
+        raise
+    except Exception as error:  # the package raises KeyError and TypeError too
         raise OptionError(
-            "BAD_OPTION", f"the Avro type {kind!r} has no Spark type: {DECODE_YOURSELF}"
-        )
-    return found
+            "BAD_OPTION", f"{option} is not an Avro schema: {type(error).__name__}: {error}"
+        ) from error
+    return schema
 
 
-def _named(schema: Mapping[str, Any], kind: str, names: dict[str, str]) -> str:
-    found = TYPES.get(kind, "")
-    if kind == "record":
-        fields = [f"`{f['name']}`: {spark_type(f['type'], names)}" for f in schema["fields"]]
-        found = f"STRUCT<{', '.join(fields)}>"
-    names[str(schema.get("name", "")).rpartition(".")[2]] = found
-    return found
-
-
-def _logical(schema: Mapping[str, Any], kind: str) -> str:
-    logical = schema["logicalType"]
-    if logical == "decimal":
-        return f"DECIMAL({schema['precision']},{schema.get('scale', 0)})"
-    if logical in LOGICAL:
-        return LOGICAL[logical]
-    raise OptionError(
-        "BAD_OPTION",
-        f"the logical Avro type {logical!r} of {kind} has no Spark type: {DECODE_YOURSELF}",
-    )
-
-
-def parser(reader_text: str, raw: Mapping[str, str]) -> Callable[[bytes], Any]:
-    """Return the function that turns one body into Python values."""
+def _fastavro() -> Any:
     try:
         import fastavro
     except ImportError as error:
@@ -98,6 +61,87 @@ def parser(reader_text: str, raw: Mapping[str, str]) -> Callable[[bytes], Any]:
             "BAD_OPTION",
             "decodeBody=avro needs the package fastavro: run pip install 'twinlog[avro]'",
         ) from error
+    return fastavro
+
+
+def spark_type(schema: Any, known: dict[str, str] | None = None, space: str = "") -> str:
+    """Return the Spark type of a schema.
+
+    Args:
+        schema: the schema, or the name of a type.
+        known: Spark types of the named types so far, by their full names.
+        space: the namespace of names that have none.
+    """
+    names: dict[str, str] = {} if known is None else known
+    if isinstance(schema, list):
+        rest = [part for part in schema if part != "null"]
+        if len(rest) != 1:
+            raise OptionError(
+                "BAD_OPTION", f"an Avro union of {rest} has no Spark type: {DECODE_YOURSELF}"
+            )
+        return spark_type(rest[0], names, space)
+    kind = _part(schema, "type") if isinstance(schema, dict) else schema
+    if isinstance(kind, dict | list):
+        return spark_type(kind, names, space)
+    if isinstance(schema, dict):
+        if kind == "array":
+            return f"ARRAY<{spark_type(_part(schema, 'items'), names, space)}>"
+        if kind == "map":
+            return f"MAP<STRING, {spark_type(_part(schema, 'values'), names, space)}>"
+        if kind in ("record", "enum", "fixed"):
+            return _named(schema, kind, names, space)
+        if found := _logical(schema, kind):
+            return found
+    known_type = TYPES.get(kind) or names.get(_full_name(kind, space)) or names.get(kind)
+    if not known_type:
+        raise OptionError(
+            "BAD_OPTION", f"the Avro type {kind!r} has no Spark type: {DECODE_YOURSELF}"
+        )
+    return known_type
+
+
+def _part(schema: Mapping[str, Any], name: str) -> Any:
+    if name not in schema:
+        what = f"{schema.get('type', 'type')} {schema.get('name', '')}".strip()
+        raise OptionError("BAD_OPTION", f"bodySchema is not an Avro schema: {what} lacks {name!r}")
+    return schema[name]
+
+
+def _full_name(name: str, space: str) -> str:
+    return name if "." in name or not space else f"{space}.{name}"
+
+
+def _named(schema: Mapping[str, Any], kind: str, names: dict[str, str], space: str) -> str:
+    full = _full_name(str(_part(schema, "name")), str(schema.get("namespace", space)))
+    found = _logical(schema, kind) or TYPES.get(kind, "")
+    if kind == "record":
+        inner = full.rpartition(".")[0]
+        fields = [
+            f"`{_part(field, 'name')}`: {spark_type(_part(field, 'type'), names, inner)}"
+            for field in _part(schema, "fields")
+        ]
+        found = f"STRUCT<{', '.join(fields)}>"
+    names[full] = found
+    return found
+
+
+def _logical(schema: Mapping[str, Any], kind: str) -> str | None:
+    """Return the Spark type of a logical type; None: as the standard wants, it is to be ignored."""
+    logical = f"{kind}-{schema.get('logicalType')}"
+    if logical in DECIMALS:
+        return f"DECIMAL({_part(schema, 'precision')},{schema.get('scale', 0)})"
+    if logical in NOT_IN_SPARK:
+        raise OptionError(
+            "BAD_OPTION",
+            f"the logical Avro type {schema['logicalType']!r} of {kind} has no Spark type: "
+            f"{DECODE_YOURSELF}",
+        )
+    return LOGICAL.get(logical)
+
+
+def parser(reader_text: str, raw: Mapping[str, str]) -> Callable[[bytes], Any]:
+    """Return the function that turns one body into Python values."""
+    fastavro = _fastavro()
     reader = fastavro.parse_schema(schema_of(reader_text))
     own = (
         fastavro.parse_schema(schema_of(raw["writerSchema"], "writerSchema"))

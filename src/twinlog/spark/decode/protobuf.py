@@ -32,6 +32,7 @@ SCALARS = {
 _UINT64 = (4, 6)
 _ENUM = 14
 _MESSAGES = (10, 11)
+_VARINT_MOST = 10  # bytes of a number of 64 bits
 _WRAPPERS = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -222,10 +223,11 @@ def begin(body: bytes) -> int:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = body[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+    value = 0
+    for place, byte in enumerate(body[at : at + _VARINT_MOST]):
+        value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return value, at
+            return value, at + place + 1
+    raise ValueError(
+        f"it begins like the frame of a schema registry, but byte {at} begins no number of it"
+    )
