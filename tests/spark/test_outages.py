@@ -22,7 +22,7 @@ from support.twinlog_servers import (
 )
 from twinlog.admin.client import Admin
 from twinlog.admin.topics import delete_topic
-from twinlog.client import Message, blocking
+from twinlog.client import Message, MessageQueue, blocking
 from twinlog.spark.errors import DataLossError, UnreachableError
 from twinlog.spark.jobs.mirror_queues import source_queues
 from twinlog.spark.jobs.sql import topics_of
@@ -318,7 +318,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_noticed_and_then_read_whole(
     world.send(COUNT * 3 // 2, topics=("orders",))
     whole = world.planner(subscribePattern="orders")
     read_all(whole, whole.latest(whole.initial(), limited=True), COUNT * 3 // 2)
-    with pytest.raises(DataLossError, match=r"QUEUE_REMADE. orders broker broker-.*made again"):
+    with pytest.raises(DataLossError, match=r"QUEUE_REMADE. orders broker broker-.*created again"):
         (made() if is_restarted else planner).latest(middle, limited=True)
     with pytest.raises(DataLossError, match="QUEUE_REMADE"):  # a batch that is done again
         made().partitions(start, middle)
@@ -329,3 +329,35 @@ def test_a_topic_that_is_deleted_and_made_again_is_noticed_and_then_read_whole(
     last = read_all(lenient, again, COUNT * 3 // 2 // share)
     assert rows_between(lenient, again, last) == COUNT * 3 // 2 // share
     assert made().latest(last, limited=True) == last
+
+
+@pytest.mark.parametrize("is_restarted", [True, False], ids=["restarted", "running"])
+def test_a_topic_that_is_made_again_with_as_many_rows_is_noticed(
+    world: World, *, is_restarted: bool
+) -> None:
+    """While a query runs, by its other queues; one that is started again looks at every queue."""
+
+    def send(first: int, *shares: int) -> None:
+        with blocking.Producer("producers", name_server=world.namesrv.address) as producer:
+            for queue, share in enumerate(shares):
+                place = MessageQueue("orders", "broker-a", queue)
+                for number in range(first, first + share):
+                    producer.send(Message("orders", b"%d" % number), queue=place)
+
+    world.send(count=1, topics=("orders",))
+    world.delete("orders")
+    options = {"subscribePattern": "orders", "failOnDataLoss": "false"}
+    send(0, 5, 5)
+    planner = world.planner(**options)
+    middle = read_all(planner, planner.latest(planner.initial(), limited=True), 10)
+    assert planner.latest(middle, limited=True) == middle
+    world.delete("orders")
+    send(100, 5, 5) if is_restarted else send(100, 8, 5)
+    wanted = 10 if is_restarted else 13
+    whole = world.planner(**options)
+    read_all(whole, whole.latest(whole.initial(), limited=True), wanted)
+    follower = world.planner(**options) if is_restarted else planner
+    again = follower.latest(middle, limited=True)
+    assert rows_of(again) == 0
+    last = read_all(follower, again, wanted)
+    assert rows_between(follower, again, last) == wanted

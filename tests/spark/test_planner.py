@@ -34,13 +34,20 @@ BASE = {"path": "/store", "subscribe": "orders"}
         ({"subscribePattern": ".*"}, "only one of"),
         ({"startingOffsets": "erliest"}, "earliest, latest or JSON"),
         ({"startingOffsets": '{"orders":{"b":{"0":-3}}}'}, "is not an offset"),
-        ({"startingOffsets": "{"}, "no JSON"),
+        ({"startingOffsets": "{"}, "not JSON"),
         ({"startingTimestamp": "yesterday"}, "whole number"),
         ({"maxBytesPerTrigger": "lots"}, "a size such as"),
         ({"maxTriggerDelay": "soon"}, "a duration such as"),
         ({"isolation": "none"}, "one of confirmed, dispatched"),
         ({"minPartitions": "9", "maxPartitions": "2"}, "below minPartitions"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "one of error, latest"),
+        ({"startingOffsets": f'{{"orders":{{"b":{{"0":{1 << 63}}}}}}}'}, "is not an offset"),
+        ({"maxOffsetsPerTrigger": "1_0"}, "whole number"),
+        ({"maxOffsetsPerTrigger": "\u0663"}, "whole number"),
+        ({"maxBytesPerTrigger": "9" * 5000}, "a size such as"),
+        ({"maxTriggerDelay": "9" * 5000}, "a duration such as"),
+        ({"startingGroup": "g", "startingTimestamp": "5"}, "not both"),
+        ({"startingGroup": "g", "startingOffsets": '{"orders":{"b":{"0":1}}}'}, "not both"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_it_may_be(options: dict[str, str], text: str) -> None:
@@ -54,6 +61,28 @@ def test_a_wrong_option_is_named_with_what_it_may_be(options: dict[str, str], te
 def test_a_missing_option_is_an_error(options: dict[str, str]) -> None:
     with pytest.raises(OptionError):
         SourceOptions.parse(options)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"orders":{}}', '{"orders":{"broker-a":[]}}'])
+def test_an_assignment_of_nothing_is_an_error(text: str) -> None:
+    with pytest.raises(OptionError, match="it names no"):
+        SourceOptions.parse({"path": "/store", "assign": text})
+
+
+def test_a_batch_does_not_start_behind_the_end_of_its_queue(tmp_path: Path) -> None:
+    """A topic that was made again gives a batch that goes on from noted offsets no rows."""
+    store = StoreFiles(tmp_path / "store")
+    for number in range(4):
+        store.put(queue_id=number % 2)
+    options = {
+        "path": str(store.root),
+        "subscribe": "orders",
+        "startingOffsets": '{"orders":{"broker-a":{"0":2,"1":3}}}',
+    }
+    with pytest.raises(DataLossError, match="queue 1, offsets 2 to 3: the queue ends at 2"):
+        plan_batch(SourceOptions.parse(options), Pushed())
+    lenient = SourceOptions.parse({**options, "failOnDataLoss": "false"})
+    assert plan_batch(lenient, Pushed()) == []
 
 
 def test_names_of_the_older_connector_are_accepted() -> None:
@@ -243,7 +272,7 @@ def test_a_checkpoint_of_another_broker_is_refused(files: StoreFiles) -> None:
     end = stream.latest(stream.initial(), limited=True)
     end = stream.latest(end, limited=True)
     files.write_topics("broker-b")
-    with pytest.raises(OptionError, match="another cluster"):
+    with pytest.raises(OptionError, match="broker-a, but this store to 'broker-b'"):
         planner(files).latest(end, limited=True)
 
 

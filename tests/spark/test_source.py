@@ -291,7 +291,7 @@ def test_a_checkpoint_of_another_cluster_is_told_by_spark(spark: Any, tmp_path: 
     options = {"startingOffsets": "earliest"}
     assert sum(len(batch) for batch in run_stream(spark, files.root, check, **options)) == 40
     files.write_topics("broker-b")
-    with pytest.raises(Exception, match="another cluster"):
+    with pytest.raises(Exception, match="broker-a, but this store to 'broker-b'"):
         run_stream(spark, files.root, check, **options)
     other = StoreFiles(tmp_path / "other")
     other.put("orders", 3, b"another history")

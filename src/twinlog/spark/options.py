@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from twinlog.runtime.numbers import is_number
+from twinlog.runtime.numbers import INT64_MAX, is_number, number_or_none
 from twinlog.spark.errors import OptionError, nearest
 from twinlog.spark.places import local_path
 
@@ -43,8 +43,8 @@ NO_TABLES = (
     "CREATE TEMPORARY VIEW name USING twinlog OPTIONS (...), or give them in the statement that "
     "reads the table: FROM name WITH (...)"
 )
-_SIZE = re.compile(r"^(\d+)\s*([kmgt]?)i?b?$", re.IGNORECASE)
-_TIME = re.compile(r"^(\d+)\s*(ms|s|sec|m|min|h|d)?$", re.IGNORECASE)
+_SIZE = re.compile(r"^([0-9]{1,15})\s*([kmgt]?)i?b?$", re.IGNORECASE)
+_TIME = re.compile(r"^([0-9]{1,15})\s*(ms|s|sec|m|min|h|d)?$", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIME_UNITS = {
     "ms": 1,
@@ -98,11 +98,8 @@ def parse_bool(name: str, value: str) -> bool:
 
 def parse_count(name: str, value: str, *, least: int = 1) -> int:
     """Parse a whole number of at least `least`."""
-    try:
-        number = int(value)
-    except ValueError:
-        number = least - 1
-    if number < least:
+    number = number_or_none(value.strip(), least)
+    if number is None:
         raise bad(name, value, f"it must be a whole number of at least {least}")
     return number
 
@@ -156,7 +153,8 @@ def parse_queue_table(name: str, text: str, *, least: int = -2) -> QueueTable:
                 )
             row = table.setdefault(topic, {}).setdefault(broker, {})
             for queue, number in queues.items():
-                if not is_number(queue) or type(number) is not int or number < least:
+                is_offset = type(number) is int and least <= number <= INT64_MAX
+                if not is_number(queue) or not is_offset:
                     raise bad(name, text, f"{topic}/{broker}/{queue}: {number!r} is not an offset")
                 row[int(queue)] = number
     return table
@@ -168,6 +166,10 @@ def _assignment(text: str) -> dict[str, dict[str, list[int]]]:
         lists = brokers.values() if isinstance(brokers, dict) else [None]
         if not all(isinstance(q, list) and all(type(i) is int for i in q) for q in lists):
             raise bad("assign", text, f'{topic!r} must be like {{"broker-a": [0, 1]}}')
+        if not any(lists):
+            raise bad("assign", text, f"it names no queue of {topic!r}")
+    if not value:
+        raise bad("assign", text, "it names no topic")
     return value
 
 
@@ -251,6 +253,12 @@ class SourceOptions:
         """Parse every option about a start or an end once, so that a typo fails at once."""
         for side in ("starting", "ending"):
             self.position(side)
+        if "startingGroup" in self.raw and self.position("starting")[0] != "word":
+            raise OptionError(
+                "BAD_OPTION",
+                "give either startingGroup or offsets or times to start at, not both; "
+                "startingOffsets may be earliest or latest, for queues that the group has not read",
+            )
         assert self.late_timestamp_is_latest in (True, False)
 
     def position(self, side: str) -> tuple[str, Any]:

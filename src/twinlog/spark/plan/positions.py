@@ -9,7 +9,7 @@ from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, LATEST, QueueTable, SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.plan.windows import Range
-from twinlog.spark.read.transport import ADVICE, CUT, LossPolicy, Skip, Transport
+from twinlog.spark.read.transport import ADVICE, CUT, VANISHED, LossPolicy, Skip, Transport
 
 Bounds = Mapping[QueueKey, tuple[int, int]]
 
@@ -96,20 +96,34 @@ def _by_time(
     return end
 
 
+def ahead(head: int) -> str:
+    """Say why offsets behind the end of a queue are a loss."""
+    return f"OFFSET_AHEAD the queue ends at {head}: {CUT}"
+
+
+def within(start: Offsets, bounds: Bounds, policy: LossPolicy) -> Offsets:
+    """Return a start that someone noted down, after applying the loss rule to what is behind it."""
+    found = dict(start)
+    for key, number in sorted(start.items()):
+        head = bounds[key][1]
+        if number > head:
+            policy.lost(Skip(*key, head, number, ahead(head)), ADVICE)
+            found[key] = head
+    return found
+
+
 def ranges_between(start: Offsets, end: Offsets, bounds: Bounds, policy: LossPolicy) -> list[Range]:
     """Return what to read, after applying the loss rule to what is not there any more."""
     found = []
     for key, high in sorted(end.items()):
         low = start.get(key, high)
         if key not in bounds:
-            reason = "QUEUE_VANISHED the queue does not exist any more"
             if high > low:
-                policy.lost(Skip(*key, low, high, reason), ADVICE)
+                policy.lost(Skip(*key, low, high, VANISHED), ADVICE)
             continue
         begin, head = bounds[key]
         if high > head:
-            reason = f"OFFSET_AHEAD the queue ends at {head}: {CUT}"
-            policy.lost(Skip(*key, max(low, head), high, reason), ADVICE)
+            policy.lost(Skip(*key, max(low, head), high, ahead(head)), ADVICE)
             high = head
         if low < begin and high > low:
             reason = f"OFFSET_EXPIRED retention removed them; the queue now begins at {begin}"

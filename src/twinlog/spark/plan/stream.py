@@ -25,10 +25,10 @@ from twinlog.spark.plan.offsets import (
     symbol,
     to_json,
 )
-from twinlog.spark.plan.positions import describe_start, ranges_between, resolve_start
+from twinlog.spark.plan.positions import ahead, describe_start, ranges_between, resolve_start
 from twinlog.spark.read.transport import (
     ADVICE,
-    CUT,
+    VANISHED,
     Heads,
     LossPolicy,
     Skip,
@@ -64,6 +64,7 @@ class StreamPlanner:
         self.target: Offsets | None = None
         self.seen: Offsets = {}  # the newest ends that a look has found
         self.reached: Offsets = {}  # where the newest batch ends
+        self.checked: set[str] = set()  # brokers whose queues are those of the checkpoint
         self.waiting_since: float | None = None
         self.outage_since: float | None = None
         self.reported: Offsets | None = None
@@ -250,19 +251,32 @@ class StreamPlanner:
         places = self.transport.places(known) if known else {}
         return {key for key, place in places.items() if place > int(marks[key[1]]["last"])}
 
+    def _all_remade(self, begin: Offsets, ends: Offsets, marks: Mapping[str, Any]) -> set[QueueKey]:
+        """Return the queues that were made again, at the cost of few requests.
+
+        Looked at are queues that moved; all of them at the first look, because a topic that was
+        made again while no query ran may end where it did before; and the others of a topic that is
+        found to be another, before the marks go on.
+        """
+        there = {key: min(number, ends[key]) for key, number in begin.items() if key in ends}
+        moved = {k: n for k, n in there.items() if ends[k] != begin[k] or k[1] not in self.checked}
+        remade = self._remade(moved, marks)
+        self.checked |= {key[1] for key in there}
+        others = {key[:2] for key in there if key in remade or ends[key] < begin[key]}
+        rest = {k: n for k, n in there.items() if k[:2] in others and k not in moved}
+        return remade | self._remade(rest, marks)
+
     def _ends(self, begin: Offsets, found: Heads, marks: Mapping[str, Any]) -> Offsets:
         end: Offsets = {}
         ends = {key: bound[1] for key, bound in found.bounds.items()}
-        moved = {k: min(n, ends[k]) for k, n in begin.items() if k in ends and ends[k] != n}
-        remade = self._remade(moved, marks)
+        remade = self._all_remade(begin, ends, marks)
         for key, number in begin.items():
             if key in remade:
                 end[key] = found.bounds[key][0]
                 self.policy.lost(Skip(*key, end[key], number, REMADE), ADVICE)
                 continue
             if key in found.gone:
-                reason = "QUEUE_VANISHED the queue does not exist any more"
-                self.policy.lost(Skip(*key, number, number, reason), ADVICE)
+                self.policy.lost(Skip(*key, number, number, VANISHED), ADVICE)
                 continue
             if key not in found.bounds:
                 end[key] = number  # its broker does not answer now
@@ -281,8 +295,7 @@ class StreamPlanner:
 
     def _end(self, key: QueueKey, number: int, head: int) -> int:
         if head < number:
-            reason = f"OFFSET_AHEAD the queue ends at {head}: {CUT}"
-            self.policy.lost(Skip(*key, head, number, reason), ADVICE)
+            self.policy.lost(Skip(*key, head, number, ahead(head)), ADVICE)
         if self.target is not None:
             head = min(head, self.target.setdefault(key, head))
         return max(head, number) if self.policy.fail else head

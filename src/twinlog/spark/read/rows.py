@@ -15,7 +15,7 @@ from twinlog.spark.archive.table import (
 )
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, SourceOptions
-from twinlog.spark.plan.positions import ranges_between, resolve_end, resolve_start
+from twinlog.spark.plan.positions import ranges_between, resolve_end, resolve_start, within
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.read.choice import check_choice
 from twinlog.spark.read.files import StoreTransport
@@ -73,12 +73,14 @@ def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Part]:
     try:
         keys = [k for k in select_queues(options, transport.queues()) if pushed.wants_queue(k)]
         bounds = transport.bounds(keys)
+        policy = LossPolicy(options.fail_on_data_loss)
         start = resolve_start(options, transport, bounds, EARLIEST)
+        if options.position("starting")[0] == "table":
+            start = within(start, bounds, policy)
         end = resolve_end(options, transport, bounds)
         if archived is not None:
             start = {key: max(low, archived.get(key, low)) for key, low in start.items()}
         start, end = pushed.narrow(start, end)
-        policy = LossPolicy(options.fail_on_data_loss)
         ranges = ranges_between(start, end, bounds, policy)
         for values in pushed.keys:
             ranges = transport.with_keys(ranges, values)

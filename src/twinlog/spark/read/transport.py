@@ -77,6 +77,7 @@ class Heads:
 
 ADVICE = "Start from what is there, or set failOnDataLoss=false to skip and report the missing rows"
 CUT = "the topic was created again, or the log was cut"
+VANISHED = "QUEUE_VANISHED the queue, or the number of read queues that covered it, is gone"
 
 
 class Transport(Protocol):
