@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,72 @@ def test_a_mode_takes_no_numbers_besides(tmp_path: Path) -> None:
     done = process("up", "--mode", "3-replicas", "--brokers", "2", "--dir", tmp_path)
     assert done.code == 2
     assert "leave out --brokers" in done.err
+
+
+ONE_BROKER = ("--brokers", "1", "--free-ports", "--no-console")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (("--mode", "3-replicas"), "1 group of 1 broker with fixed roles (ASYNC_MASTER)"),
+        (("--brokers", "2"), "1 group of 1 broker"),
+        (("--groups", "2"), "1 group of 1 broker"),
+        (("--sync",), "ASYNC_MASTER"),
+        (("--failover",), "fixed roles"),
+    ],
+    ids=" ".join,
+)
+def test_another_cluster_than_the_running_one_is_refused(
+    running: Path, asked: tuple[str, ...], words: str
+) -> None:
+    """Red: `up --mode 3-replicas` exits with 0 while a single broker goes on running."""
+    done = process("up", *asked, "--dir", running)
+    assert done.code == 1
+    assert words in done.err
+    assert f"twinlog down --dir {running}" in done.err
+
+
+def test_the_same_cluster_may_be_asked_for_again(running: Path) -> None:
+    for asked in ((), ONE_BROKER, ("--mode", "single-master"), ("--groups", "1")):
+        assert process("up", *asked, "--dir", running).code == 0
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    directory = tmp_path_factory.mktemp("running") / "cluster"
+    assert process("up", *ONE_BROKER, "--dir", directory).code == 0
+    yield directory
+    process("down", "--purge", "--dir", directory)
+
+
+def test_stores_of_elected_masters_are_not_started_as_a_mode_with_fixed_roles(
+    tmp_path: Path,
+) -> None:
+    """Red: `--mode 2m-2s-sync` starts a controller on what `--failover` left."""
+    where = ("--dir", tmp_path / "cluster")
+    options = ("--free-ports", "--no-console")
+    try:
+        assert process("up", "--failover", *options, *where).code == 0
+        assert process("down", *where).code == 0
+        for mode in ("2m-2s-sync", "single-master"):
+            done = process("up", "--mode", mode, *options, *where)
+            assert done.code == 1
+            assert "elected" in done.err
+            assert "--fresh" in done.err
+        one = process("up", "--brokers", "1", *options, *where)
+        assert (one.code, "elected" in one.err) == (1, True)
+    finally:
+        process("down", "--purge", *where)
+
+
+def test_purge_removes_what_a_larger_cluster_has_left(tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    where, options = ("--dir", directory), ("--free-ports", "--no-console")
+    try:
+        assert process("up", *options, *where).code == 0
+        assert process("down", *where).code == 0
+        assert process("up", "--brokers", "1", *options, *where).code == 0
+    finally:
+        process("down", "--purge", *where)
+    assert not directory.exists()

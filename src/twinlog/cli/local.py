@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -92,16 +93,17 @@ def up(
         chosen = MODES[mode]
         brokers, groups, is_sync = chosen.brokers, chosen.groups, chosen.is_sync
         failover = chosen.has_failover
+    asked = ClusterPlan(directory, brokers, groups, is_sync, has_failover=failover)
     try:
         existing = local_cluster.load_cluster(directory)
         if existing is not None and existing.running():
+            _refuse_another(existing, asked)
             _complete(existing, directory)
             return
         if fresh and existing is not None:
             _purge(existing)
             existing = None
-        # Stores whose masters were elected stay so: fixed roles could make an old copy the master.
-        has_failover = failover or (existing is not None and existing.controller_port > 0)
+        has_failover = failover or _keeps_elections(existing, asked, mode)
         if has_failover and brokers < 2:
             _fail("--failover needs --brokers 2 or more: no broker could take over", EXIT_USAGE)
         plan = ClusterPlan(
@@ -121,13 +123,64 @@ def up(
         _fail(f"started, but {problem}; see: twinlog logs", EXIT_UNHEALTHY)
 
 
+SHAPE = ("brokers", "groups", "is_sync", "failover")
+"""The parameters of `up` that say what to start."""
+
+
+def _given(names: Iterable[str]) -> list[str]:
+    """Those of `names` that stand on the command line."""
+    source = click.get_current_context().get_parameter_source
+    return [name for name in names if source(name) is ParameterSource.COMMANDLINE]
+
+
 def _refuse_besides_mode() -> None:
     """A mode says it all: what contradicts it would be passed over in silence."""
-    context = click.get_current_context()
-    for name in ("brokers", "groups", "is_sync", "failover"):
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-            option = name.removeprefix("is_")
-            _fail(f"--mode decides this: leave out --{option}", EXIT_USAGE)
+    for name in _given(SHAPE):
+        option = name.removeprefix("is_")
+        _fail(f"--mode decides this: leave out --{option}", EXIT_USAGE)
+
+
+def _refuse_another(running: LocalCluster, asked: ClusterPlan) -> None:
+    """What runs is left alone if it is what was asked for, and must not be taken for it if not."""
+    differs = {
+        "brokers": asked.brokers != running.brokers_per_group,
+        "groups": asked.groups != running.groups,
+        "is_sync": asked.is_sync != running.is_sync and not running.controller_port,
+        "failover": asked.has_failover != bool(running.controller_port),
+    }
+    names = SHAPE if _given(["mode"]) else _given(SHAPE)
+    if any(differs[name] for name in names):
+        _fail(
+            f"another cluster runs in {asked.directory}: {_shape_of(running)}. Stop it first: "
+            f"twinlog down{_where(asked.directory)}   (and its files: --purge); or choose another "
+            "directory with --dir",
+            EXIT_FAILED,
+        )
+
+
+def _shape_of(cluster: LocalCluster) -> str:
+    groups, brokers = cluster.groups, cluster.brokers_per_group
+    roles = "fixed roles (SYNC_MASTER)" if cluster.is_sync else "fixed roles (ASYNC_MASTER)"
+    if cluster.controller_port:
+        roles = "masters elected by a controller"
+    return (
+        f"{groups} group{'s' if groups > 1 else ''} of {brokers} "
+        f"broker{'s' if brokers > 1 else ''} with {roles}"
+    )
+
+
+def _keeps_elections(stopped: LocalCluster | None, asked: ClusterPlan, mode: str | None) -> bool:
+    """Stores whose masters were elected stay so: fixed roles could make an old copy the master."""
+    if stopped is None or not stopped.controller_port:
+        return False
+    if asked.brokers < 2 or (mode is not None and not asked.has_failover):
+        _fail(
+            f"a controller elected the masters of the stores in {asked.directory}, and fixed "
+            "roles could make an old copy the master. Add --failover with 2 or more --brokers, "
+            "remove the stores with --fresh, or choose another directory with --dir",
+            EXIT_FAILED,
+        )
+    return True
 
 
 def _complete(cluster: LocalCluster, directory: Path) -> None:
@@ -231,8 +284,10 @@ def down(purge: bool, directory: Path) -> None:
 def _purge(cluster: LocalCluster) -> None:
     """Remove what `up` made, and the directory only when nothing else is in it."""
     directory = Path(cluster.directory)
-    for node in cluster.nodes:
-        shutil.rmtree(node.directory, ignore_errors=True)
+    # A larger cluster may have run here before: its brokers are not among the nodes any more.
+    former = [path.parent for path in directory.glob("broker-*/broker.conf")]
+    for path in {*former, *(Path(node.directory) for node in cluster.nodes)}:
+        shutil.rmtree(path, ignore_errors=True)
     (directory / "cluster.json").unlink(missing_ok=True)
     if directory.exists() and not any(directory.iterdir()):
         directory.rmdir()

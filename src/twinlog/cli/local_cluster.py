@@ -115,6 +115,14 @@ class LocalCluster(msgspec.Struct):
     def brokers(self) -> list[Node]:
         return [node for node in self.nodes if node.kind == "broker"]
 
+    @property
+    def groups(self) -> int:
+        return len({node.group for node in self.brokers})
+
+    @property
+    def brokers_per_group(self) -> int:
+        return len(self.brokers) // self.groups
+
     def node(self, name: str) -> Node:
         for node in self.nodes:
             if node.name == name:
