@@ -165,6 +165,10 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path, role: str) -> None:
     text = process("generate", "systemd", "--role", role, "-c", tmp_path / "x.conf").ok().out
     assert "Type=notify" in text
     assert f"twinlog {role} -c {tmp_path / 'x.conf'}" in text
+    # Units with users of their own would take the common directory from each other.
+    assert "\nUser=twinlog\nDynamicUser=true\n" in text
+    assert "\nStateDirectory=twinlog\n" in text
+    assert "\nEnvironment=HOME=%S/twinlog\n" in text
     if shutil.which("systemd-analyze"):
         unit = write(tmp_path / f"twinlog-{role}.service", text)
         done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)

@@ -18,6 +18,21 @@ def test_containers_are_asked_for_their_health_in_the_same_words() -> None:
     assert f'"{HEALTH_CHECK}"' in (ROOT / "Containerfile").read_text()
 
 
+def test_a_configuration_without_paths_writes_to_the_volume() -> None:
+    """Red: such a store is in a home directory of the image, and is lost with the container."""
+    lines = (ROOT / "Containerfile").read_text().splitlines()
+    volume = next(line for line in lines if line.startswith("VOLUME ")).removeprefix("VOLUME ")
+    variables = " ".join(line for line in lines if line.startswith("ENV ")).split()
+    home = next(v for v in variables if v.startswith("HOME=")).removeprefix("HOME=")
+    assert home == volume
+    shown = subprocess.run(
+        [sys.executable, "-m", "twinlog.cli.main", "config", "print",
+         str(ROOT / "conf" / "single-master" / "broker-a.conf")],
+        env={**os.environ, "HOME": home}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert ["storePathRootDir", f"{volume}/store"] in [line.split() for line in shown.splitlines()]
+
+
 def copied_as_the_containerfile_says(to: Path) -> None:
     """The files that the first stage of the image has, and no others."""
     for line in (ROOT / "Containerfile").read_text().splitlines():

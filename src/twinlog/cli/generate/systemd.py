@@ -10,10 +10,15 @@ import click
 
 from twinlog.cli.generate.values import PATH, USER
 
+DEFAULT_USER = "twinlog"
 ROLES = ("broker", "namesrv", "controller")
 
 # Everything that a server of ours does not need is taken away; what it needs is its state
 # directory, sockets and files. `systemd-analyze security` rates the result.
+#
+# The units share one user and one state directory. With a user for each unit, every start would
+# give the directory to the unit that starts, and take it from those that run. Paths that a file
+# leaves out are below the home directory, which a dynamic user does not have.
 _UNIT = """[Unit]
 Description=twinlog {role}
 After=network-online.target{after}
@@ -23,7 +28,8 @@ Wants=network-online.target
 Type=notify
 ExecStart={command}
 ExecReload=/bin/kill -HUP $MAINPID
-{user}Restart=on-failure
+{user}Environment=HOME=%S/twinlog
+Restart=on-failure
 RestartSec=2
 TimeoutStopSec=60
 LimitNOFILE=655350
@@ -73,7 +79,12 @@ WantedBy=multi-user.target
     help="The server that the unit runs.",
 )
 @click.option("-c", "--configFile", "path", type=PATH, help="The server's properties file.")
-@click.option("--user", type=USER, help="Run as this user; if not given, systemd creates one.")
+@click.option(
+    "--user",
+    type=USER,
+    help=f"Run as this user; if not given, as {DEFAULT_USER}, which systemd creates "
+    "if it does not exist.",
+)
 @click.option("--store", "stores", multiple=True, type=PATH,
               help="Another directory that the server may write to; repeatable.")  # fmt: skip
 def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ...]) -> None:
@@ -86,7 +97,7 @@ def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ..
         role=role,
         after="" if role == "namesrv" else " twinlog-namesrv.service",
         command=command,
-        user=f"User={user}\n" if user else "DynamicUser=true\n",
+        user=f"User={user}\n" if user else f"User={DEFAULT_USER}\nDynamicUser=true\n",
         writable=writable,
     )
     click.echo(text, nl=False)
