@@ -90,7 +90,7 @@ ROWS = [
         "pull with a SQL92 expression that half of the messages match, 1 KiB, 32 per pull",
         [
             Metric("rate", "matching msg/s", "higher"),
-            Metric("cpu", "us of master a matching message", "lower"),
+            Metric("cpu", "us of master per matching message", "lower"),
             Metric("p99", "ms per pull", "lower"),
         ],
         {make: _filtered_pull(make) for make in MAKES},

@@ -48,8 +48,7 @@ EXPIRING: dict[str, object] = {
 ROWS = [
     Row("kill-sync-2", "SIGKILL of the master, SYNC pair", faults.kill, KILL,
         remark="a broker needs 0.4 to 0.9 s of CPU until it serves, and is admitted after it has"
-        " kept up for a second. The one restart above 5 s was in a run while the load average"
-        " went from 20 to 27."),
+        " kept up for a second."),
     Row("kill-sync-3", "SIGKILL of the master, three SYNC replicas", faults.kill, KILL, replicas=3),
     Row(
         "kill-our-client", "SIGKILL of the master, twinlog's own client", faults.kill,
@@ -66,8 +65,8 @@ ROWS = [
     Row(
         "kill-cpp", "SIGKILL and restart by a supervisor, C++ with defaults",
         faults.kill_and_restart, (Aim("gap_s", "p50", 3.0),), client="cpp", times=3,
-        remark="the request that was on its way waits for the client's own limit of 3 s (each gap"
-        " was 3.0 s); the next one is answered at once.",
+        remark="the request that was under way at the kill waits for the client's own limit of 3 s"
+        " (each gap was 3.0 s); the next one is answered at once.",
     ),
     Row(
         "kill-javascript", "SIGKILL and restart by a supervisor, JavaScript with defaults",
@@ -111,9 +110,10 @@ ROWS = [
     Row("rejoin", "rejoin with a divergent tail, ASYNC pair", faults.rejoin_with_tail, (IN_SYNC,),
         times=3, config=ASYNC, may_lose=True,
         remark="an ASYNC_MASTER answers before its slave has the message, and here the slave stands"
-        " still meanwhile, so this row loses messages on purpose. Every one is counted, and looked"
-        " for in what the old master moved aside when it rejoined: `twinlog ha tail list` shows"
-        " the files, `show` the messages, `resend` sends them again."),
+        " still in the meantime, so this row loses messages on purpose. The benchmark counts each"
+        " of them, and looks for it in the bytes that the old master moved aside when it rejoined:"
+        " `twinlog ha tail list` shows the files, `show` prints the messages, and `resend` sends"
+        " them again."),
     Row("cost", "a controlled SYNC pair next to a fixed one", steady.cost,
         (Aim("slower_percent", "p50", 3.0), Aim("later_ms", "p50", 2.0)), times=1, client="none",
         makes=("twinlog",),

@@ -29,26 +29,26 @@ METHOD = """\
 
 Each row is one measurement. The brokers take turns, round by round, on the same machine in the
 same run, so that a machine that gets slower affects all of them. A cell shows the median of the
-rounds, with the lowest and the highest round in brackets. The ratio is that of the medians, again
-with the lowest and the highest. A ratio above 1 means that twinlog is better, even where a lower
-figure is better.
+rounds, with the lowest and the highest round in brackets. The ratio compares the medians; its
+brackets have the lowest and the highest ratio of a round. A ratio above 1 means that twinlog is
+better, even where a lower figure is better.
 
 Both sides run as their users would run them: a name server, a master and a slave on loopback, with
 log files of 1 GiB and four queues per topic. Apache RocketMQ has a heap of 2 GB, the garbage
 collector flags of its own start script, and otherwise its defaults. It runs under load for 20 s
 before its first sample. Kafka runs as two brokers that are also controllers (KRaft), with the heap
 and the garbage collector flags of its own start script, topics with two replicas, `acks=all`, and
-its own producer with batches of 64 KiB. It also runs under load for 20 s first. twinlog runs with
-its defaults.
+its own producer with batches of 64 KiB. It also runs under load for 20 s before its first sample.
+twinlog runs with its defaults.
 
 The load generator is `tools/load` (Go, standard library). The row `load-ceiling` shows its rate
-against a server that only answers. It shares the cores of the machine with the brokers, so the
-rates are those of the whole machine. The CPU time per message is that of the broker alone. CPU is
-the user and system time of the process, memory is its anonymous resident memory, and disk is what
-the kernel wrote for it, all from `/proc`. `16 x 16` means 16 connections with 16 requests in flight
-on each. In an open loop, requests are sent at fixed times, and a latency counts from the time at
-which the request was due. A server that stalls therefore cannot hide the requests that it held back
-(coordinated omission).
+against a server that only answers. The load generator shares the cores of the machine with the
+brokers, so the rates are those of the whole machine. The CPU time per message is that of the broker
+alone. CPU is the user and system time of the process, memory is its anonymous resident memory, and
+disk is the number of bytes that the kernel wrote for it, all from `/proc`. `16 x 16` means 16
+connections with 16 requests in flight on each. In an open loop, requests are sent at fixed times,
+and a latency counts from the time at which the request was due. A server that stalls therefore
+cannot hide the requests that it held back (coordinated omission).
 
 `make bench` measures everything, `make bench ONLY=send,pull` measures the rows whose names contain
 one of these words, and `make bench QUICK=1` measures a few rows in under three minutes.
@@ -284,7 +284,7 @@ def readme_table(document: Mapping[str, Any]) -> str:
     return "\n".join([
         *_markdown(lines), "",
         f"{where}, both sides in one run; above 1 twinlog is better.",
-        "[docs/BENCHMARKS.md](docs/BENCHMARKS.md) has every row, the method and the misses.",
+        "[docs/BENCHMARKS.md](docs/BENCHMARKS.md) has every row, the method and the missed aims.",
     ])  # fmt: skip
 
 

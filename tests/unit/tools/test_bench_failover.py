@@ -77,3 +77,17 @@ def test_times_of_loaded_runs_count_only_where_there_are_no_others():
     assert "| 10; 0 of 3,000 |" in text
     assert "| gap s p50 0.3, max 0.3;" in failover_report.render([loaded, shared])
     assert "gap s p50 9" in failover_report.render([loaded])
+
+
+def test_slow_runs_whose_times_do_not_count_are_told():
+    """Red: a page on which the slowest rejoin of a busy machine cannot be found."""
+    busy = {**line("kill-sync-2", [0.1]), "load": [25.0, 39.0]}
+    busy["seen"] = [{"gap_s": 0.1, "in_sync_s": 52.5}]
+    quiet = line("kill-sync-2", [0.1])
+    told = "The times leave out 1 run on a busier machine (load average 25 to 39)"
+    text = failover_report.render([busy, quiet])
+    assert told in text
+    assert "“in sync” reached 52.5." in text
+    assert "in sync s p50 2, max 2" in text
+    assert "busier" not in failover_report.render([quiet])
+    assert "busier" not in failover_report.render([busy])  # Its times count, and show it.
