@@ -17,8 +17,8 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "CONFIGURATION.md"
 HEAD = """\
 # Configuration
 
-This page lists every key of the properties files of broker, name server and controller.
-`twinlog config explain KEY` prints the same for one key, `twinlog config lint FILE` checks a file.
+This page lists every key of the properties files of brokers, name servers and controllers.
+`twinlog config explain KEY` explains one key, and `twinlog config lint FILE` checks a file.
 This page is written by `python tools/config_reference.py`; to change it, change a declaration in
 `src/twinlog/runtime/*_config.py`.
 
@@ -33,7 +33,7 @@ SECTIONS: list[tuple[str, str, type[msgspec.Struct]]] = [
     ("Controller", "`controller.conf`, for `twinlog controller -c`.", ControllerConfig),
     (
         "TLS",
-        "Keys of all three, in the server's own file or in the file that `tls.config.file` names.",
+        "Keys of all three servers, in their files or in the file that `tls.config.file` names.",
         TlsConfig,
     ),
 ]

@@ -46,14 +46,16 @@ __all__ = ["BrokerConfig", "BrokerRole", "FlushDiskType", "HADialect", "Reseed"]
 
 HA_PORT_FOLLOWS = -1  # `haListenPort` was not given: it is the service port plus one.
 _ABSENT = "twinlog does not have this; remove the key to start"
-_ALL_ACK = "a send of a controlled group waits for all replicas in sync, always; false is refused"
+_ALL_ACK = "a send of a controlled group always waits for all replicas in sync; false is refused"
 _NOT_CONTROLLED = "twinlog knows it in controlled groups only (enableControllerMode=true)"
-_ONLY_APACHE = "twinlog's controller is told every 400 ms and answers at once"
-_DLEDGER = "it belongs to enableDLegerCommitLog, which is refused"
+_ONLY_APACHE = (
+    "the broker reports to twinlog's controller every 400 ms, and the controller answers at once"
+)
+_DLEDGER = "the key belongs to enableDLegerCommitLog, which is refused"
 _NO_WAITING = (
     "requests do not wait in queues; the quotas (twinlog*PerAddress) limit what a client may send"
 )
-_NO_BIT_MAPS = "it belongs to enableConsumeQueueExt, which has no effect here"
+_NO_BIT_MAPS = "the key belongs to enableConsumeQueueExt, which has no effect here"
 
 
 class BrokerRole(StrEnum):
@@ -108,7 +110,8 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     broker_ip1: Annotated[
         str,
         used(
-            "Address that clients are told; they must be able to reach it.",
+            "Address of this broker that clients get from the name server; they must be able "
+            "to reach it.",
             default="bindAddress, or an address of this machine",
             is_important=True,
         ),
@@ -116,7 +119,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     broker_ip2: Annotated[
         str,
         used(
-            "Address that slaves are told for replication.",
+            "Address of this broker that slaves get for replication.",
             default="bindAddress, or an address of this machine",
             is_important=True,
         ),
@@ -158,9 +161,9 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ha_housekeeping_interval: Annotated[
         Positive, live("Silence after which an HA connection is closed, in ms.")
     ] = 20000
-    ha_transfer_batch_size: Annotated[Positive, live("Most bytes of the log in one HA frame.")] = (
-        32 * 1024
-    )
+    ha_transfer_batch_size: Annotated[
+        Positive, live("Largest number of bytes of the log in one HA frame.")
+    ] = 32 * 1024
     ha_slave_fallbehind_max: Annotated[
         Positive,
         live(
@@ -170,10 +173,14 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         ),
     ] = 256 * 1024 * 1024
     ha_flow_control_enable: Annotated[
-        bool, live("Limit what one slave is sent to maxHATransferByteInSecond. A key of 5.x.")
+        bool,
+        live(
+            "Limit the bytes that one slave gets per second to maxHATransferByteInSecond. A "
+            "key of 5.x."
+        ),
     ] = False
     max_ha_transfer_byte_in_second: Annotated[
-        PositiveLong, live("Most bytes of the log that one slave is sent per second.")
+        PositiveLong, live("Largest number of bytes of the log that one slave gets per second.")
     ] = 100 * 1024 * 1024
     in_sync_replicas: Annotated[
         Positive,
@@ -186,14 +193,15 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         bool,
         refused(
             "Show consumers only messages that are confirmed by other replicas.",
-            "consumers see messages as soon as they are appended here; remove the key to start",
+            "consumers of a twinlog broker see messages as soon as they are appended; remove "
+            "the key to start",
         ),
     ] = False
     twinlog_ha_dialect: Annotated[
         HADialect,
         used(
-            "How replicas talk: classic is what Apache speaks, twin also proves that both logs are"
-            " the same, auto asks the master which it knows."
+            "Dialect between replicas: classic is Apache's; twin also proves that both logs "
+            "are the same; auto asks the master which dialect it knows."
         ),
     ] = HADialect.AUTO
     twinlog_reseed: Annotated[
@@ -225,15 +233,16 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     twinlog_ha_tls: Annotated[
         bool,
         used(
-            "Replicate over TLS only, in the twin dialect. Both ends show a certificate: a master"
-            " that of tls.server.*, a slave that of tls.client.*."
+            "Replicate over TLS only, in the twin dialect. Both ends show a certificate: the "
+            "master the one of tls.server.*, and the slave the one of tls.client.*."
         ),
     ] = False
     twinlog_ha_classic_peers: Annotated[
         str,
         used(
-            "Addresses and networks of peers that may replicate without credentials, such as"
-            " Apache's brokers. Loopback may, while there is neither a secret nor TLS."
+            "Addresses and networks of peers that may replicate without credentials, such as "
+            "Apache's brokers. Peers on loopback may do so while neither a secret nor TLS is "
+            "set."
         ),
     ] = ""
 
@@ -241,8 +250,9 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     enable_controller_mode: Annotated[
         bool,
         used(
-            "A controller decides which broker of the group is the master. brokerRole is then how"
-            " the group answers sends, SYNC_MASTER by default, and brokerId is assigned.",
+            "A controller decides which broker of the group is the master. brokerRole then "
+            "says how the group answers sends (SYNC_MASTER by default), and the controller "
+            "assigns brokerId.",
             is_important=True,
         ),
     ] = False
@@ -259,8 +269,8 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     total_replicas: Annotated[
         Positive,
         used(
-            "How many replicas a controlled group has: a group that its controller does not know"
-            " is adopted when this many are there."
+            "Number of replicas of a controlled group. A controller adopts a group that it "
+            "does not know when this many replicas are present."
         ),
     ] = 1
     async_learner: Annotated[
@@ -288,7 +298,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         PositiveLong,
         no_effect(
             "Time between two heartbeats to name servers and controllers, in ms.",
-            "twinlog's name servers are told every second",
+            "the broker sends a heartbeat to twinlog's name servers every second",
         ),
     ] = 1000
     broker_not_active_timeout_millis: Annotated[
@@ -316,7 +326,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
 
     # Reading.
     default_query_max_num: Annotated[
-        Positive, live("Most messages that a query by unique key answers with.")
+        Positive, live("Largest number of messages in the answer to a query by unique key.")
     ] = 32
     long_polling_enable: Annotated[
         bool, live("Hold a pull that finds nothing for as long as its client asked.")
@@ -353,7 +363,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         live("What clients may do here: 6 is read and write, 4 read only, 2 write only."),
     ] = 6
     default_topic_queue_nums: Annotated[
-        Positive, live("Most queues of a topic that a send creates.")
+        Positive, live("Largest number of queues of a topic that a send creates.")
     ] = 8
     auto_create_topic_enable: Annotated[
         bool,
@@ -399,7 +409,7 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     ] = 86400000
     filter_server_nums: Annotated[
         Natural,
-        no_effect("Processes that filter by Java classes.", "there are no such processes"),
+        no_effect("Processes that filter by Java classes.", "twinlog has no filter servers"),
     ] = 0
     store_reply_message_enable: Annotated[
         bool, live("Store replies of the request-reply pattern before they are passed on.")
@@ -484,8 +494,9 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
     twinlog_access_key: Annotated[
         str,
         used(
-            "Account with which this broker asks servers that have aclEnable=true: every broker its"
-            " name servers, a slave its master. It must be an admin account there."
+            "Account that this broker uses with servers that have aclEnable=true: every broker "
+            "with its name servers, and a slave with its master. It must be an admin account "
+            "there."
         ),
     ] = ""
     twinlog_secret_key: Annotated[str, used("Secret of twinlogAccessKey; it is never shown.")] = ""
@@ -505,11 +516,11 @@ class BrokerConfig(MessageStoreConfig, kw_only=True):
         ),
     ] = False
     enable_detail_stat: Annotated[
-        bool, no_effect("Keep statistics of each topic.", "they are always kept")
+        bool, no_effect("Keep statistics of each topic.", "twinlog always keeps them")
     ] = True
     auto_delete_unused_stats: Annotated[
         bool,
-        no_effect("Forget statistics of deleted topics.", "they are always forgotten"),
+        no_effect("Forget statistics of deleted topics.", "twinlog always forgets them"),
     ] = False
 
     # Features that twinlog does not have.

@@ -18,7 +18,7 @@ from twinlog.runtime.server_config import NO_THREADS, ServerConfig
 
 CONTROLLER_PORT = 9878
 LEASE_MS_MIN = 500
-_OWN_LEASES = "brokers hold leases here, see twinlogLeaseMs"
+_OWN_LEASES = "twinlog's controller gives leases to brokers; see twinlogLeaseMs"
 OWN_STORE = "twinlog's controller keeps its records in one small file, or in etcd"
 
 StorePath: TypeAlias = Annotated[
@@ -30,28 +30,33 @@ DLegerGroup: TypeAlias = Annotated[
 DLegerPeers: TypeAlias = Annotated[
     str | None,
     used(
-        "The controllers, n0-host:port;n1-host:port. The entry of controllerDLegerSelfId is the"
-        " address that this one is known by. Several need twinlogControllerEtcd."
+        "The controllers, n0-host:port;n1-host:port. The entry of controllerDLegerSelfId is "
+        "the address of this one. Several controllers need twinlogControllerEtcd."
     ),
 ]
-DLegerSelfId: TypeAlias = Annotated[str, used("Which of controllerDLegerPeers this one is.")]
+DLegerSelfId: TypeAlias = Annotated[
+    str, used("Name of this controller among controllerDLegerPeers.")
+]
 ElectUnclean: TypeAlias = Annotated[
     bool,
     refused(
         "Elect a replica that is not in sync when no other is left.",
-        "such an election may lose acknowledged messages: here an operator requests it for one "
-        "group by its name. Remove the key",
+        "such an election may lose acknowledged messages; in twinlog an operator requests it "
+        "for one group by name. Remove the key",
     ),
 ]
 _NOTIFY = (
     "Tell brokers of an election at once, rather than with the answer to their next heartbeat."
 )
-Notify: TypeAlias = Annotated[bool, used(f"{_NOTIFY} Live by updateControllerConfig.")]
+Notify: TypeAlias = Annotated[
+    bool, used(f"{_NOTIFY} updateControllerConfig changes it at run time.")
+]
 LeaseMs: TypeAlias = Annotated[
     Annotated[int, Meta(ge=LEASE_MS_MIN, le=60_000)],
     used(
-        "How long a master may answer early without word from the controller, in ms. Where"
-        " replies leave early, no other master is elected before that time is over."
+        "How long a master may answer sends before all replicas in sync have the message "
+        "(ASYNC_MASTER) without hearing from the controller, in ms. In such a group, no other "
+        "master is elected before this time is over."
     ),
 ]
 Etcd: TypeAlias = Annotated[

@@ -11,7 +11,7 @@ from twinlog.runtime.config_key import Natural, Positive, no_effect
 from twinlog.runtime.server_config import NO_NETTY, NO_THREADS, SYSTEM_BUFFERS, RemotingConfig
 
 _CPUS = os.cpu_count() or 1
-_NO_BILLING = "it belongs to the billing of a hosted service"
+_NO_BILLING = "the key belongs to the billing of a hosted service"
 
 
 class JvmConfig(RemotingConfig, kw_only=True):
@@ -19,7 +19,7 @@ class JvmConfig(RemotingConfig, kw_only=True):
 
     # Connections to other servers: keys of NettyClientConfig.
     connect_timeout_millis: Annotated[
-        Positive, no_effect("How long a connection may take, in ms.", "it is always 3000 ms")
+        Positive, no_effect("How long a connection may take, in ms.", "the limit is always 3000 ms")
     ] = 3000
     channel_not_active_interval: Annotated[
         Positive, no_effect("Age at which Netty looks at a channel again, in ms.", NO_NETTY)
@@ -104,7 +104,8 @@ class JvmConfig(RemotingConfig, kw_only=True):
         bool, no_effect("A switch of old versions.", "Apache's broker does not read it either")
     ] = False
     isolate_log_enable: Annotated[
-        bool, no_effect("Log files of each broker in a container.", "see twinlogLogFile")
+        bool,
+        no_effect("Log files of each broker in a container.", "twinlogLogFile names the log file"),
     ] = False
     commercial_enable: Annotated[bool, no_effect("Count what is billed.", _NO_BILLING)] = True
     commercial_timer_count: Annotated[

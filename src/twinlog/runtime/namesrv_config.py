@@ -72,7 +72,7 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
         Positive,
         no_effect(
             "How often the name server looks for brokers that are gone, in ms.",
-            "it looks every 500 ms, and notices a closed connection at once",
+            "the name server looks every 500 ms, and notices a closed connection at once",
         ),
     ] = 5000
     need_wait_for_service: Annotated[
@@ -80,8 +80,8 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
         refused(
             "Answer no route for waitSecondsForService after a start, until all brokers have"
             " registered.",
-            "twinlog's name server answers from the start with the brokers it knows; remove the"
-            " key",
+            "twinlog's name server answers from the start with the brokers that it knows; "
+            "remove the key",
         ),
     ] = False
     wait_seconds_for_service: Annotated[
@@ -91,15 +91,15 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
         bool,
         refused(
             "Hand out the slave with the smallest id as a master when a group has lost its master.",
-            "twinlog's name server hands out brokers with the ids they registered; consumers read"
-            " from a slave without it. Remove the key",
+            "twinlog's name server lists brokers under the ids that they registered; consumers "
+            "read from a slave without this key. Remove the key",
         ),
     ] = False
     notify_min_broker_id_changed: Annotated[
         bool,
         no_effect(
             "Tell brokers when the smallest id of their group changes.",
-            "it belongs to supportActingMaster, which is refused",
+            "the key belongs to supportActingMaster, which is refused",
             is_missed=True,
         ),
     ] = False
@@ -107,7 +107,7 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
         bool,
         no_effect(
             "Forget a broker's topics that its next registration does not name.",
-            "routes of topics are removed when they are deleted, not by a registration",
+            "routes are removed when their topic is deleted, not by a registration",
             is_missed=True,
         ),
     ] = False
@@ -115,7 +115,7 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
         bool,
         no_effect(
             "Answer a registration with the order configuration of topics.",
-            "the answer always has it",
+            "the answer always contains it",
         ),
     ] = True
     enable_all_topic_list: Annotated[

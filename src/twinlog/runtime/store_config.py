@@ -25,10 +25,10 @@ from twinlog.runtime.numbers import INT32_MAX
 
 CONSUME_QUEUE_UNIT_SIZE = 20
 _NO_EXT = (
-    "such files are neither written nor read; filters and delayed messages work without them, also"
-    " where Apache wrote them"
+    "twinlog neither writes nor reads such files; filters and delayed messages work without "
+    "them, even on a store in which Apache wrote them"
 )
-_NO_POOL = "twinlog has no pool of off-heap buffers, it writes to the log itself"
+_NO_POOL = "twinlog has no pool of off-heap buffers; it writes to the log directly"
 _NO_MAPPING = "the log is written, not mapped into memory"
 _NO_LOCK = "one event loop appends, so no lock is taken"
 _SYNCED_TOGETHER = "queues, index and log are synced in one round, every 5 s"
@@ -93,7 +93,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         Annotated[int, Meta(ge=2)], used("Entries of one index file; the first one is not used.")
     ] = 20000000
     max_msgs_num_batch: Annotated[
-        Positive, live("Most messages that one query by key answers with.")
+        Positive, live("Largest number of messages in the answer to a query by key.")
     ] = 64
     max_message_size: Annotated[
         Annotated[int, Meta(ge=10, le=INT32_MAX)],
@@ -129,7 +129,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         Positive, used("The scrub checks the whole store once in this time, in hours.")
     ] = 168
     twinlog_scrub_rate_max: Annotated[
-        Positive, used("Most bytes of the log that the scrub reads per second.")
+        Positive, used("Largest number of bytes of the log that the scrub reads per second.")
     ] = 20_000_000
     twinlog_scrub_cpu_percent: Annotated[
         Annotated[int, Meta(ge=1, le=100)],
@@ -167,7 +167,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     ] = 4
     flush_commit_log_thorough_interval: Annotated[
         Positive,
-        used("Time after which the log is synced, however little is waiting, in ms."),
+        used("Time after which the log is synced even if fewer pages are waiting, in ms."),
     ] = 10000
     commit_interval_commit_log: Annotated[
         Positive,
@@ -230,7 +230,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
         bool, live("Allow files to be deleted before they expire when the disk is nearly full.")
     ] = True
     clean_resource_interval: Annotated[
-        Positive, used("Time between two looks for expired files, in ms.")
+        Positive, used("Time between two searches for expired files, in ms.")
     ] = 10000
     delete_commit_log_files_interval: Annotated[
         Natural, used("Pause between the deletion of two log files, in ms.")
@@ -253,16 +253,20 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
 
     # Reading.
     max_transfer_bytes_on_message_in_memory: Annotated[
-        Positive, live("Most bytes that a pull answers with from the newest part of the log.")
+        Positive,
+        live("Largest number of bytes in the answer to a pull from the newest part of the log."),
     ] = 256 * 1024
     max_transfer_count_on_message_in_memory: Annotated[
-        Positive, live("Most messages that a pull answers with from the newest part of the log.")
+        Positive,
+        live("Largest number of messages in the answer to a pull from the newest part of the log."),
     ] = 32
     max_transfer_bytes_on_message_in_disk: Annotated[
-        Positive, live("Most bytes that a pull answers with from older parts of the log.")
+        Positive,
+        live("Largest number of bytes in the answer to a pull from older parts of the log."),
     ] = 64 * 1024
     max_transfer_count_on_message_in_disk: Annotated[
-        Positive, live("Most messages that a pull answers with from older parts of the log.")
+        Positive,
+        live("Largest number of messages in the answer to a pull from older parts of the log."),
     ] = 8
     access_message_in_memory_max_ratio: Annotated[
         Percent,
@@ -284,7 +288,7 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     ] = 10000
     enable_schedule_message_stats: Annotated[
         bool,
-        no_effect("Count delayed messages in the statistics.", "they are always counted"),
+        no_effect("Count delayed messages in the statistics.", "twinlog always counts them"),
     ] = True
     enable_schedule_async_deliver: Annotated[
         bool,
