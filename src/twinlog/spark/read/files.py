@@ -178,9 +178,9 @@ class StoreTransport:
         if marks and mark is None:
             raise OptionError(
                 "BAD_OFFSETS",
-                f"the checkpoint belongs to broker {', '.join(marks)}, but this store to "
-                f"{self.broker!r}: use another checkpoint, or set brokerName if this is the same "
-                "broker under another name",
+                f"the checkpoint belongs to broker {', '.join(marks)}, but this store "
+                f"belongs to {self.broker!r}: use another checkpoint, or set brokerName if this is "
+                "the same broker under another name",
             )
         self.store.log.refresh()
         if mark is None or int(mark["last"]) < self.store.log.min_offset:

@@ -41,7 +41,7 @@ def open_transport(options: SourceOptions, *, patience_ms: int = 0) -> Transport
         return BrokerTransport(options, patience_ms=patience_ms)
     raise OptionError(
         "BAD_OPTION",
-        "a stream needs path or nameServer besides archive: an archive alone has no new rows",
+        "a stream needs path or nameServer in addition to archive: an archive gets no new rows",
     )
 
 

@@ -158,7 +158,9 @@ class LogView:
         head = self.read(physical_offset, STORE_TIMESTAMP_AT + HOST_V6_EXTRA + 8)
         if len(head) < STORE_HOST_AT or SIZE_MAGIC.unpack_from(head)[1] not in MESSAGE_MAGICS:
             raise RecordCorruptError(
-                "RECORD_CORRUPT", f"no record at physical offset {physical_offset}: {head.hex()}"
+                "RECORD_CORRUPT",
+                f"there is no record at physical offset {physical_offset}; bytes there: "
+                f"{head.hex()}",
             )
         flag = int.from_bytes(head[SYS_FLAG_AT:BORN_TIMESTAMP_AT], "big")
         at = STORE_TIMESTAMP_AT + (HOST_V6_EXTRA if flag & BORNHOST_V6_FLAG else 0)
