@@ -127,7 +127,7 @@ def verify(place: Path, name: str | None, output: str) -> int:
 def restore(
     place: Path, target: Path, name: str | None, until: str | None, keep_identity: bool, output: str
 ) -> int:
-    """Make a store in TARGET, an empty directory. Then start a broker on it.
+    """Restore a backup into TARGET, an empty directory. Then start a broker on it.
 
     It has ids of its own unless --keep-identity is given: slaves of the old broker do not take it
     for theirs. Queues and index are made from the log at the first start.

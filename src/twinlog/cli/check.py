@@ -63,17 +63,23 @@ def _percent(_: click.Context, __: click.Parameter, value: float) -> float:
 @click.option("--brokers", "brokers_min", default=1, show_default=True,
               help="The result is critical with fewer brokers than this.")  # fmt: skip
 @click.option("--disk-warning", default=75.0, show_default=True, callback=_percent,
-              help="Percent used.")  # fmt: skip
+              help="WARNING if this percentage of a disk is used, or more.")  # fmt: skip
 @click.option("--disk-critical", default=85.0, show_default=True, callback=_percent,
-              help="Percent used.")  # fmt: skip
+              help="CRITICAL if this percentage of a disk is used, or more.")  # fmt: skip
 @click.option("--replication-warning", default="10s", show_default=True, metavar="TIME",
               help="How far a slave may be behind.")  # fmt: skip
 @click.option("--group", "groups", multiple=True, help="Check this group too; may be repeated.")
 @click.option(
-    "--lag-warning", default=10_000, show_default=True, help="Number of waiting messages."
+    "--lag-warning",
+    default=10_000,
+    show_default=True,
+    help="WARNING if this many messages wait, or more.",
 )
 @click.option(
-    "--lag-critical", default=100_000, show_default=True, help="Number of waiting messages."
+    "--lag-critical",
+    default=100_000,
+    show_default=True,
+    help="CRITICAL if this many messages wait, or more.",
 )
 @connection_options
 def check(

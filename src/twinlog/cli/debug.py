@@ -54,9 +54,9 @@ _FRAME = re.compile(r'  File "([^"]+)", line \d+ in (\S+)')
 HIDDEN = "******"
 
 
-@click.group(cls=LazyGroup, short_help="Collect what support needs: status, logs, metrics.")
+@click.group(cls=LazyGroup, short_help="Collect status, logs and metrics for a support request.")
 def debug() -> None:
-    """Collect what support needs: status, logs, metrics."""
+    """Collect status, logs and metrics for a support request."""
 
 
 @debug.command(epilog="Example: twinlog debug bundle --out problem.tar.gz")

@@ -54,7 +54,7 @@ class Findings:
 
 
 @click.command(epilog="Example: twinlog doctor; twinlog doctor -c broker.conf",
-               short_help="Find what is wrong and say what to change.")  # fmt: skip
+               short_help="Find problems and say what to change.")  # fmt: skip
 @click.option("-c", "--configFile", "path", help="Also check this file and its directories.")
 @cluster_options
 def doctor(session: Session, path: str | None) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PROGRESS_SECONDS = 1.0
 
 
-@click.group(cls=LazyGroup, short_help="Check the files of a store, give up what is lost.")
+@click.group(cls=LazyGroup, short_help="Check the files of a store; give up lost records.")
 def store() -> None:
     """The files of a store."""
 
@@ -59,7 +59,7 @@ def verify(session: Session, place: str, deep: bool, online: bool, commit_log: s
               help="Directory of the log, if it is not below PATH.")  # fmt: skip
 @once_options
 def give_up(session: Session, root: Path, yes: bool, commit_log: str | None) -> int:
-    """Give up damaged records that no copy exists of. The broker must be stopped.
+    """Give up damaged records of which no copy exists. The broker must be stopped.
 
     First start the broker with its replicas: what one of them has is healed by the scrub. What is
     left is named and never served, but no slave can copy it. This command puts an empty record in

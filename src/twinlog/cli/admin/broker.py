@@ -172,7 +172,7 @@ async def _show(admin: Admin, name: str) -> Report:
 
 @broker.group(cls=LazyGroup)
 def config() -> None:
-    """Settings of running brokers."""
+    """Show and change the settings of running brokers."""
 
 
 @config.command("get", epilog="Example: twinlog broker config get broker-a flushDiskType")

@@ -24,7 +24,9 @@ WAIT_STEP_SECONDS = 0.3
 
 _LATER = {
     "upgrade-check": (
-        "twinlog.cli.admin.upgrade", "upgrade_check", "May an upgrade begin, and in which order?",
+        "twinlog.cli.admin.upgrade",
+        "upgrade_check",
+        "Say whether an upgrade may begin, and in which order.",
     ),
     "rolling-restart": (
         "twinlog.cli.admin.upgrade", "rolling_restart", "Restart all brokers, one by one, in sync.",
@@ -34,7 +36,7 @@ _LATER = {
 
 @click.group(cls=LazyGroup, table=_LATER, short_help="Brokers, name servers, health, clients.")
 def cluster() -> None:
-    """A cluster as a whole."""
+    """Show, check and restart a cluster as a whole."""
 
 
 @cluster.command("show", epilog="Example: twinlog cluster show -o json")
@@ -69,7 +71,7 @@ def list_command(session: Session) -> int:
               help="The cluster is unhealthy with fewer brokers than this.")  # fmt: skip
 @cluster_options
 def health(session: Session, wait: str | None, brokers_min: int) -> int:
-    """Healthy or not, and why. Exit code 0 or 10."""
+    """Say whether the cluster is healthy, and why not. Exit code 0 or 10."""
     if wait is None:
         return run(session, lambda admin: health_report(admin, brokers_min))
     deadline = time.monotonic() + parse_duration(wait)

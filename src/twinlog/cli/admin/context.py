@@ -24,7 +24,7 @@ _OUTPUT = click.option(
 )
 
 
-@click.group(cls=LazyGroup, short_help="Name clusters, with their credentials.")
+@click.group(cls=LazyGroup, short_help="Give names to clusters and their credentials.")
 def context() -> None:
     """Clusters by name: name servers, credentials, TLS.
 

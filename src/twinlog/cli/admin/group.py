@@ -33,12 +33,18 @@ _TABLE = {
         "reset",
         "Move offsets; first a dry run.",
     ),
-    "skip": ("twinlog.cli.admin.group_reset", "skip", "Move to the end: give up what waits."),
+    "skip": (
+        "twinlog.cli.admin.group_reset",
+        "skip",
+        "Move to the end and skip all waiting messages.",
+    ),
     "clone": ("twinlog.cli.admin.group_reset", "clone", "Give a group the offsets of another."),
 }
 
 
-@click.group(cls=LazyGroup, table=_TABLE, short_help="Consumer groups: progress, members, resets.")
+@click.group(
+    cls=LazyGroup, table=_TABLE, short_help="Show and change consumer groups; reset their offsets."
+)
 def group() -> None:
     """Consumer groups: settings, members, progress and offset resets."""
 

@@ -31,10 +31,14 @@ COMMANDS = {
     "forget": (
         "twinlog.cli.admin.ha_forget",
         "forget",
-        "Give up what only lost replicas of a master have.",
+        "Give up messages that only lost replicas have.",
     ),
-    "events": ("twinlog.cli.admin.ha_events", "events", "What changed in groups, and why."),
-    "tail": ("twinlog.cli.admin.ha_tail", "tail", "What was cut from a log when it rejoined."),
+    "events": ("twinlog.cli.admin.ha_events", "events", "Show what changed in groups, and why."),
+    "tail": (
+        "twinlog.cli.admin.ha_tail",
+        "tail",
+        "Show and resend messages that were cut from a log.",
+    ),
 }
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twinlog.client.message import ReceivedMessage
 
 
-@click.group(cls=LazyGroup, short_help="What was cut from a log when it rejoined.")
+@click.group(cls=LazyGroup, short_help="Show and resend messages that were cut from a log.")
 def tail() -> None:
     """Messages that were cut from a log when a broker rejoined its group or recovered."""
 

@@ -51,7 +51,7 @@ def migrate() -> None:
     """Move brokers from Apache RocketMQ to twinlog, or back, while clients run.
 
     A replica of the other make joins each group and copies log and tables at the same offsets; then
-    it takes the master's place, and the name servers lead clients to it. Rehearse it first.
+    it takes the master's place, and the name servers direct clients to it. Rehearse the move first.
 
     With --target everything is moved to another cluster, with brokers and name servers of its own:
     messages are copied, and offsets translated.

@@ -30,12 +30,16 @@ PERM_NAMES = {6: "rw", 4: "r", 2: "w", 0: "none"}
 
 _TABLE = {
     "produce": ("twinlog.cli.admin.produce", "produce", "Send lines, a file or arguments."),
-    "consume": ("twinlog.cli.admin.consume", "consume", "Print messages, from anywhere on."),
-    "tail": ("twinlog.cli.admin.consume", "tail", "Print the last messages and what comes."),
+    "consume": ("twinlog.cli.admin.consume", "consume", "Print messages, starting anywhere."),
+    "tail": ("twinlog.cli.admin.consume", "tail", "Print the last messages, then new ones."),
 }
 
 
-@click.group(cls=LazyGroup, table=_TABLE, short_help="List, create, change, read, write topics.")
+@click.group(
+    cls=LazyGroup,
+    table=_TABLE,
+    short_help="List, create and change topics; send and read messages.",
+)
 def topic() -> None:
     """Topics: list, create and change them, write to them and read them."""
 

@@ -89,7 +89,7 @@ class Replica:
     "--sync",
     "is_sync",
     is_flag=True,
-    help="Use SYNC_MASTER: SEND_OK means that two brokers have it.",
+    help="Use SYNC_MASTER: SEND_OK means that two brokers have the message.",
 )
 @click.option("--failover", "is_failover", is_flag=True,
               help="Run a controller in the first name server; it elects masters.")  # fmt: skip
