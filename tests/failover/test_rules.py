@@ -5,8 +5,10 @@ The pure cores have theirs in tests/unit/ha and tests/unit/controller.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -280,6 +282,48 @@ async def test_below_the_smallest_set_sends_are_refused_before_the_append(tmp_pa
         await group.start("second", min_in_sync_replicas=2)
         await group.in_sync(2)
         assert await send(group, first) == (ResponseCode.SUCCESS, "")
+
+
+async def test_what_waits_when_the_set_becomes_too_small_is_not_called_safe(
+    tmp_path: Path,
+) -> None:
+    """It was taken while the set was large enough, and is on one disk only."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair(min_in_sync_replicas=2)
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        assert first.replicas is not None
+        link, may_shrink = first.replicas._link, asyncio.Event()
+        propose = link.propose
+
+        async def held(*arguments: Any) -> None:
+            await may_shrink.wait()
+            await propose(*arguments)
+
+        link.propose = held  # type: ignore[method-assign]
+        await group.learnt(second)
+        await group.part(second)
+        sending = asyncio.create_task(send(group, first, b"in between"))
+        await until(lambda: first.replies.waiting_count == 1)
+        may_shrink.set()
+        code, remark = await sending
+        assert code == ResponseCode.FLUSH_SLAVE_TIMEOUT
+        assert "in-sync replicas 1 of 2" in remark
+
+
+async def test_what_was_held_for_the_next_master_is_refused_below_the_smallest_set(
+    tmp_path: Path,
+) -> None:
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair(min_in_sync_replicas=2)
+        assert await send(group, first) == (ResponseCode.SUCCESS, "")
+        await group.controller.stop()
+        await group.brokers.end(first)
+        sending = asyncio.create_task(send(group, second, b"by an old route"))
+        await until(lambda: second.relay is not None and second.relay.count == 1)
+        await group.restart_controller()
+        assert (await sending)[0] == ResponseCode.SERVICE_NOT_AVAILABLE
+        await until(lambda: second.role.is_master)
+        assert placed(second) == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])

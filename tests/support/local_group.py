@@ -74,12 +74,15 @@ class LocalGroup:
 
     async def cut_link(self, slave: Broker) -> None:
         """No controller, and the slave follows nobody any more."""
-        manager = slave.replicas
-        assert manager is not None
-        # A record that it learns later would make it follow its master again.
-        await until(lambda: manager._stored.record == self.record)
+        await self.learnt(slave)
         await self.controller.stop()
         await self.part(slave)
+
+    async def learnt(self, slave: Broker) -> None:
+        """A record that it learns after it was parted would make it follow its master again."""
+        manager = slave.replicas
+        assert manager is not None
+        await until(lambda: manager._stored.record == self.record)
 
     async def part(self, slave: Broker) -> None:
         slave.ha.stand_down("cut by a test")

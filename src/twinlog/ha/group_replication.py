@@ -50,6 +50,9 @@ class GroupReplication:
         self.on_newer_epoch: Callable[[int], None] = lambda epoch: None
         self.on_links_changed: Callable[[], None] = lambda: None
         self.on_unknown_replica: Callable[[], None] = lambda: None
+        self.on_too_few: Callable[[str], None] = lambda reason: None
+        self.too_few = ""
+        """Why the set of this master has fewer members than a send needs copies."""
         self._unknown: frozenset[int] = frozenset()
         self.awaited: frozenset[int] = frozenset()
         """Replicas that were turned away, and about which the controller is being asked."""
@@ -143,6 +146,26 @@ class GroupReplication:
 
     def stand_down(self) -> None:
         self.authority = None
+        self.too_few = ""
+
+    def take_set(self, set_epoch: int, members: frozenset[int], least: int) -> None:
+        """The controller has committed this set. Below `least` it still confirms what was taken
+        while it was larger: those who wait for that hear of it first (`on_too_few`)."""
+        authority = self.authority
+        assert authority is not None
+        if set_epoch >= authority.set_epoch:
+            size = len(members)
+            reason = f"in-sync replicas {size} of {least}" if size < least else ""
+            if reason and not self.too_few:
+                self.on_too_few(reason)
+            self.too_few = reason
+        authority.committed(set_epoch, members)
+        self.confirm()
+
+    def passed_over(self, start: int, end: int) -> str:
+        """Why a repeat of a message in [start, end) may be on too few disks, although the group
+        has confirmed it; empty when it is not."""
+        return self.too_few
 
     def own_end_moved(self) -> None:
         """This log has grown, or more of it is on disk."""

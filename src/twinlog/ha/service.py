@@ -136,6 +136,7 @@ class HAService:
         if epochs is not None and twin is not None:
             self.group = GroupReplication(store, self.confirmed, epochs, twin.is_durable)
             self.group_transfer.ack_count = 0  # The group confirms, not a number of slaves.
+            self.passed_over = self.group.passed_over
         elif twin is not None and not settings.is_slave:
             self.catch_up = MasterCatchUp(self, twin.mark, store, clock, tasks)
         if settings.is_slave and self.group is None:

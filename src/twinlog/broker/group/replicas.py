@@ -124,6 +124,7 @@ class ReplicasManager:
         group.on_newer_epoch = broker.registration.on_newer_epoch = self.met
         group.on_links_changed = self._links_changed
         group.on_unknown_replica = self.hint
+        group.on_too_few = self._too_few
         if self._stored.broker_id is not None:
             self._known_id(self._stored.broker_id)
         self._started_ms = self._clock.monotonic_ms()
@@ -533,30 +534,31 @@ class ReplicasManager:
             if not is_done:
                 return
             self._wake.set()
-        authority = self.authority
-        assert authority is not None
-        authority.committed(state.set_epoch, state.members)
-        group = self._broker.ha.group
+        group, relay = self._broker.ha.group, self._broker.relay
         assert group is not None
-        group.confirm()
+        assert relay is not None
+        group.take_set(state.set_epoch, state.members, record.policy.min_in_sync_replicas)
         self._update_door()
+        if not relay.is_holding:
+            relay.release()  # What was held for the master of this epoch; not past a closed door.
         self._tick()
 
     # The sync-state set
 
     def _update_door(self) -> None:
         """Why a master takes no sends, if it does not: looked at before the append."""
-        if self.authority is not None and self.change.leading_epoch:
-            self._broker.store.close_for_puts(self._closed_reason(self.authority))
-
-    def _closed_reason(self, authority: Authority) -> str:
-        assert self._record is not None
+        group = self._broker.ha.group
+        if group is None or group.authority is None or not self.change.leading_epoch:
+            return
+        reason = group.too_few or self._suspect
         if self._hand_over_to is not None:
-            return f"replica {self._hand_over_to} becomes the master of this group"
-        size, least = len(authority.members), self._record.policy.min_in_sync_replicas
-        if size < least:
-            return f"in-sync replicas {size} of {least}"
-        return self._suspect
+            reason = f"replica {self._hand_over_to} becomes the master of this group"
+        self._broker.store.close_for_puts(reason)
+
+    def _too_few(self, reason: str) -> None:
+        """Sends that wait were taken while the set was large enough: stored, and unknown (12)."""
+        self._broker.store.write_pending()
+        self._broker.replies.not_replicated(reason)
 
     def _look_around(self, authority: Authority) -> None:
         """A master that neither its controller nor its slaves answer may have been replaced: it

@@ -169,8 +169,6 @@ class RoleChange:
         broker.transactions.start(after_crash=True, after_switch=True)
         self.leading_epoch = state.epoch
         broker.registration.resume()
-        assert broker.relay is not None
-        broker.relay.release()
         _LOG.warning(
             "this broker is the master now epoch=%d log end=%d members=%s",
             state.epoch, store.commit_log.max_offset, sorted(state.members),

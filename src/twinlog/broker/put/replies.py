@@ -127,7 +127,7 @@ class PutReplies:
         self._timer: TimerHandle | None = None
         flushed.subscribe(self._watermark_moved)
         replication.confirmed.subscribe(self._watermark_moved)
-        replication.confirmed.on_skip(self._skipped)
+        replication.confirmed.on_skip(self.not_replicated)
 
     @property
     def waiting_count(self) -> int:
@@ -228,8 +228,8 @@ class PutReplies:
         """What waits for a slave is not in the log any more, or will not be confirmed."""
         self._answer_all(PutMessageStatus.FLUSH_SLAVE_TIMEOUT, reason)
 
-    def _skipped(self, reason: str) -> None:
-        """Of what waits for slaves now, none may ever have it."""
+    def not_replicated(self, reason: str) -> None:
+        """Of what waits for slaves now, none or too few may ever have it."""
         failed = self._durable.fail_replicated()
         self._answer_each(failed, PutMessageStatus.FLUSH_SLAVE_TIMEOUT, reason)
 
