@@ -61,12 +61,19 @@ class EventJournal:
             self._disk.make_directories(self._directory)
             self._file = self._disk.open(self._path, create=True)
             self._size = self._file.size()
+            self._end_line(self._file)
         if self._size + room > self._size_max:
             self.close()
             self._disk.rename(self._path, self._path + ".1")
             self._file = self._disk.open(self._path, create=True)
             self._size = 0
         return self._file
+
+    def _end_line(self, file: DiskFile) -> None:
+        """A line that a crash cut must not take the next one with it."""
+        if self._size and file.pread(1, self._size - 1) != b"\n":
+            file.pwritev([b"\n"], self._size)
+            self._size += 1
 
     def read(self) -> Iterator[bytes]:
         """The lines of all events that are kept, oldest first."""

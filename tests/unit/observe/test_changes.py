@@ -83,6 +83,19 @@ def test_changes(
     assert list(changes(Snapshot(**after), Snapshot(**after))) == []
 
 
+def test_a_line_that_a_crash_cut_does_not_take_the_next_one_with_it() -> None:
+    disk = SimDisk()
+    EventJournal(disk, "/journal").write(1, "leads")
+    size = len(disk.read_bytes("/journal/events"))
+    file = disk.open("/journal/events")
+    file.truncate(size - 3)
+    file.close()
+    EventJournal(disk, "/journal").write(2, "elected")
+    again = RecentEvents(EventJournal(disk, "/journal"))
+    again.load()
+    assert [event["event"] for event in again.select()] == ["elected"]
+
+
 def test_events_survive_and_are_bounded() -> None:
     disk = SimDisk()
     journal = RecentEvents(EventJournal(disk, "/store/twinlog", size_max=20_000))
