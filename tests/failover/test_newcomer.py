@@ -16,6 +16,9 @@ from support.local_group import GROUP, local_group
 from twinlog.broker.group.beat import Beat
 from twinlog.controller.events import ConnectionClosed
 from twinlog.controller.processor import _numbers
+from twinlog.controller.server import build_controller
+from twinlog.remoting.codes import ResponseCode
+from twinlog.runtime.config import ControllerConfig
 
 
 async def test_a_newcomer_leaves_no_refusal_behind(
@@ -92,6 +95,29 @@ async def test_a_set_that_the_controller_took_is_not_proposed_again(tmp_path: Pa
         await group.in_sync(2)
         await until(lambda: manager.authority is not None and not manager.authority.is_changing)
         assert len(asked) == 1
+
+
+async def test_a_controller_that_knows_nothing_makes_no_second_master(tmp_path: Path) -> None:
+    """The file of a slave names the wrong one, and nobody has set totalReplicas."""
+    async with local_group(tmp_path) as group:
+        first, second = await group.pair()
+        await group.brokers.end(second)
+        await group.in_sync(1)
+        path = str(tmp_path / "other")
+        other = build_controller(ControllerConfig(controller_store_path=path, listen_port=0))
+        await other.start()
+        try:
+            again = await group.start("second", controller_addr=other.address)
+            core = other.core
+            assert core is not None
+            await until(lambda: GROUP in core.groups and core.groups[GROUP].waiting)
+            assert "waiting for replica 1" in core.groups[GROUP].waiting
+            assert not again.role.is_master
+            answer = await group.brokers.send(first)
+            assert answer.code == ResponseCode.SUCCESS
+            assert first.role.is_master
+        finally:
+            await other.stop()
 
 
 async def test_the_copy_of_a_store_does_not_acknowledge_for_its_owner(

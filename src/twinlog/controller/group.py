@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from twinlog.controller import membership, refusals
+from twinlog.controller.adoption import newest_stored, unsure
 from twinlog.controller.elect import (
     Ballot,
     Standing,
@@ -336,10 +337,10 @@ class Group:
             winner = max(living, key=lambda s: (-s.priority, -s.broker_id))
             ballot = Ballot(winner, frozenset([winner.broker_id]))
             return self._install(now_ms, ballot, "the first master of a new group")
-        total = self.record.policy.total_replicas
-        if not self._is_adopted and (not total or len(living) < total):
-            reason = f"adoption: {len(living)} of {total or 'all'} replicas are here"
-            return self._say_waiting((-len(living),), reason)
+        if not self._is_adopted:
+            waiting = unsure(self.record, [self._beat(s) for s in living])
+            if waiting is not None:
+                return self._say_waiting(*waiting)
         if self.record.policy.needs_lease and not self._are_leases_over(now_ms):
             return []  # The controller whose state is lost may have granted one just then.
         return self._adopt_group(now_ms, standings)
@@ -352,16 +353,14 @@ class Group:
     def _adopt_group(self, now_ms: int, standings: dict[int, Standing]) -> list[Effect]:
         """Rebuild the record from what the replicas have stored: the newest set that any of them
         knows holds everything that was confirmed."""
-        stored = [
-            beat.stored for s in standings.values() if (beat := self._beat(s)).stored is not None
-        ]
-        epoch = max((self._beat(s).known_epoch for s in standings.values()), default=0)
-        newest = max(stored, key=lambda r: (r.master_epoch, r.sync_state_set_epoch), default=None)
+        beats = [self._beat(s) for s in standings.values()]
+        epoch = max((beat.known_epoch for beat in beats), default=0)
+        newest = newest_stored(beats)
         if newest is not None:
             self._keep_stored(newest)
-        reason = "adoption"
         if newest is not None and newest.master_epoch == epoch:
-            ballot = elect(newest.sync_state_set, self.record.same_stores(newest, standings))
+            same = self.record.same_stores(newest, standings)
+            ballot, reason = elect(newest.sync_state_set, same), "adoption"
         else:
             masters = {n for n, s in standings.items() if s.is_alive and self._beat(s).was_master}
             ballot, reason = elect_first(standings, masters)

@@ -599,6 +599,31 @@ class TestFirstMaster:
         assert bench.record.master_epoch == 0
         assert "2 have messages" in bench.core.groups[GROUP].waiting
 
+    def test_all_of_the_newest_set_are_waited_for(self) -> None:
+        """Whoever is absent may know a newer one, or lead: the file of the one that is here may
+        name the wrong controller, and totalReplicas is 1 when nobody said it."""
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=1)))
+        register(bench, 1)
+        register(bench, 2)
+        older, newer = group({1, 2}, replicas=2), group({1}, replicas=2)
+        newer = changed(newer, sync_state_set_epoch=12)
+        bench.beat(2, end=900, known_epoch=4, stored=older)
+        bench.wait(1_000)
+        assert bench.record.master_epoch == 0
+        assert "waiting for replica 1" in bench.core.groups[GROUP].waiting
+        bench.beat(1, end=500, known_epoch=4, stored=newer)
+        assert (bench.record.master_broker_id, bench.record.master_epoch) == (1, 5)
+
+    def test_who_was_a_slave_does_not_become_the_master_of_a_group_of_one(self) -> None:
+        """Of a fixed pair, whose master is still serving; totalReplicas was forgotten."""
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=1)))
+        register(bench, 1)
+        bench.beat(1, end=500, known_epoch=0, last_epoch=0)
+        assert bench.record.master_epoch == 0
+        assert "totalReplicas" in bench.core.groups[GROUP].waiting
+        assert not bench.ask(events.Adopt(GROUP, GROUP, "adopt")).error
+        assert bench.record.master_broker_id == 1
+
     def test_the_newest_set_that_anybody_has_stored_wins(self) -> None:
         bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=2)))
         register(bench, 1)
