@@ -122,6 +122,8 @@ class Group:
         may_lease = is_master and self.is_settled and not self.frozen and self._hand_over is None
         if may_lease:
             self._granted_ms = now_ms
+        if is_master and self._hand_over is not None:
+            self._hand_over.told = beat.connection
         return Reply(
             beat.token,
             record,
@@ -433,7 +435,7 @@ class Group:
         switch = self._hand_over
         if switch is None or beat.drained_end is None or not self._is_master(beat):
             return []
-        if not self._may_change:
+        if switch.told != beat.connection or not self._may_change:
             return []
         standing = self._standings(now_ms).get(switch.target)
         is_member = switch.target in self.record.sync_state_set

@@ -27,8 +27,10 @@ class Pending:
 
 @dataclass(slots=True)
 class HandOver:
-    """A planned switch: the master drains until `until_ms`, then `target` is elected."""
+    """A planned switch: the master drains until `until_ms`, then `target` is elected. It was told
+    of this one over the connection `told`: only there its words are not about an earlier one."""
 
     target: int
     until_ms: int
     token: Token
+    told: int | None = None

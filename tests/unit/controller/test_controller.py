@@ -499,6 +499,22 @@ class TestStranger:
 
 
 class TestHandOver:
+    def test_late_words_of_an_earlier_switch_do_not_end_a_later_one(self) -> None:
+        """They come over a connection that is heard of last. The master leads by a lease since."""
+        bench = Bench(group({1, 2}, policy=ASYNC))
+        bench.beat(1)
+        bench.beat(2)
+        bench.tell(events.ElectMaster(GROUP, designate=2, token="first"))
+        bench.wait(DEFAULT_TIMING.hand_over_ms)
+        assert bench.beat(1, connection=8).lease_ms
+        bench.beat(2)
+        bench.tell(events.ElectMaster(GROUP, designate=2, token="second"))
+        bench.beat(1, connection=9, drained_end=100)
+        assert bench.record.master_epoch == 4
+        assert bench.beat(1, connection=10).hand_over_to == 2
+        bench.beat(1, connection=10, drained_end=100)
+        assert bench.record.master_broker_id == 2
+
     def test_a_drained_master_is_replaced_and_stays_a_member(self) -> None:
         bench = Bench(group({1, 2}, policy=ASYNC))
         bench.beat(1)

@@ -163,6 +163,7 @@ class TestSwitch:
     def test_a_drained_master_goes_on_while_nothing_may_be_changed(self) -> None:
         bench = switching_bench()
         bench.beat(3, known_epoch=9)
+        assert bench.beat(1).hand_over_to == 2
         bench.beat(1, drained_end=100)
         assert bench.record.master_broker_id == 1
         assert bench.core.groups[GROUP].hand_over_to == 2
@@ -170,6 +171,7 @@ class TestSwitch:
     def test_it_is_cancelled_when_the_target_cannot_lead_any_more(self) -> None:
         bench = switching_bench()
         bench.beat(2, is_writable=False)
+        assert bench.beat(1).hand_over_to == 2
         bench.beat(1, drained_end=100)
         assert "not a candidate any more" in bench.replies["switch"].error
         assert bench.record.master_broker_id == 1

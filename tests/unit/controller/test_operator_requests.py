@@ -207,6 +207,7 @@ class TestRemove:
 class TestFullDisk:
     def test_a_planned_switch_just_before_does_not_delay_the_one_that_is_needed(self) -> None:
         bench = switching(1, 2)
+        assert bench.beat(1).hand_over_to == 2
         bench.beat(1, drained_end=100)
         assert bench.record.master_broker_id == 2
         bench.beat(1)
