@@ -182,6 +182,7 @@ class Nemesis:
             self.kill, self.kill_master, self.freeze, self.freeze_master, self.switch, self.drain,
             self.undrain, self.restart_controller, self.restart_namesrv, self.roll,
             self.stop_while_switching, self.stop_two, self.switch_twice,
+            self.kill_while_switching,
         ]  # fmt: skip
         for _ in range(steps):
             # Two at once now and then, of those that do not wait for a healthy group.
@@ -242,6 +243,12 @@ class Nemesis:
 
     async def stop_while_switching(self) -> None:
         await asyncio.gather(self.switch(), self._stop(self._group.master))
+
+    async def kill_while_switching(self) -> None:
+        """Of three, the one that a master hands over to, or the one that it waits for as well."""
+        others = [b for b in self._living() if b is not self._group.master]
+        if others:
+            await asyncio.gather(self.switch(), self._kill(self._rng.choice(others)))
 
     async def stop_two(self) -> None:
         """The one that a master hands over to may be the other one."""
