@@ -140,6 +140,14 @@ def test_no_job_takes_a_uri_for_a_relative_path(
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
+@pytest.mark.parametrize("place", ["s3a://bucket/x", "foo://x/y"])
+def test_no_job_reads_a_uri_as_a_relative_path(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    for arguments in (("lag", place), ("stats", place), ("find", place, "--key", "k")):
+        result = call(*arguments)
+        assert (result.exit_code, last(result)["error"]) == (2, "BAD_PLACE"), arguments
+
+
 def test_a_mirror_to_nobody_is_unreachable(tmp_path: Path) -> None:
     StoreFiles(tmp_path / "store").fill(4)
     check = ("--checkpoint", tmp_path / "check")

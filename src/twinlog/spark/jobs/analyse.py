@@ -15,6 +15,7 @@ from twinlog.message.names import is_user_topic
 from twinlog.spark.archive.manifest import Manifest
 from twinlog.spark.errors import DataLossError, NotFoundError, RecordCorruptError
 from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of, source_options
+from twinlog.spark.places import local_path
 from twinlog.spark.read.store_view import StoreView
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def stats(
 
     begin = time.monotonic()
     show = progress or Progress()
+    place_options(place, options)  # What is wrong is said before Spark starts.
     columns = (
         "topic STRING, queue_id INT, store_size INT, store_ts TIMESTAMP, tags STRING, keys STRING"
     )
@@ -134,6 +136,7 @@ def latency(
 
     begin = time.monotonic()
     show = progress or Progress()
+    place_options(place, options)  # What is wrong is said before Spark starts.
     show.show("latency: born to store")
     with session_of(spark, "latency", master=spark_master) as session:
         columns = "topic STRING, born_ts TIMESTAMP, store_ts TIMESTAMP"
@@ -153,7 +156,7 @@ def latency(
 
 def archive_delays(archive: str | Path) -> dict[str, dict[str, float]]:
     """Return how long rows waited for their batch: of the oldest and newest row of each file."""
-    manifest = Manifest(Path(archive)).require()
+    manifest = Manifest(local_path(archive, "the archive")).require()
     waits: dict[str, list[tuple[float, float]]] = {}
     for batch in manifest.batches():
         path = manifest.directory / f"{batch.sequence:012d}.json"

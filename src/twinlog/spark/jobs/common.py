@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from twinlog.spark.places import local_path
 from twinlog.spark.run.pace import Pace, time_text
 from twinlog.spark.run.session import local_session
 
@@ -220,8 +221,12 @@ def follow_query(
 
 
 def kind_of(path: str | Path) -> str:
-    """Say what a directory is: "store", "archive" or "nothing"."""
-    place = Path(path)
+    """Say what a directory is: "store", "archive" or "nothing".
+
+    Raises:
+        OptionError: it is a URI of something else.
+    """
+    place = local_path(path, "the store or archive")
     if (place / "_manifest").is_dir():
         return "archive"
     return "store" if (place / "commitlog").is_dir() else "nothing"

@@ -26,6 +26,7 @@ from twinlog.spark.errors import NotFoundError, OptionError, RecordCorruptError
 from twinlog.spark.jobs.analyse import table_of
 from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of
 from twinlog.spark.options import SourceOptions
+from twinlog.spark.places import local_path
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.read.key_index import index_offsets
 from twinlog.spark.read.rows import plan_batch, read_window
@@ -77,7 +78,7 @@ def find(
         if kind_of(place) == "nothing":
             raise NotFoundError("STORE_NOT_FOUND", f"{place} is neither a store nor an archive")
     if wanted.is_small:
-        rows = [row for place in places for row in _look_up(Path(place), wanted)]
+        rows = [row for place in places for row in _look_up(local_path(place, "the place"), wanted)]
     else:
         with session_of(spark, "find", master=spark_master) as session:
             rows = [

@@ -54,6 +54,7 @@ from twinlog.message.sysflag import BORNHOST_V6_FLAG
 from twinlog.runtime.numbers import is_number
 from twinlog.spark.decode.records import LogSlice
 from twinlog.spark.errors import DataLossError, NotFoundError, RecordCorruptError
+from twinlog.spark.places import local_path
 
 ENTRY = np.dtype([("offset", ">i8"), ("size", ">i4"), ("tag", ">i8")])
 NAME_LENGTH = 20
@@ -326,7 +327,7 @@ class StoreView:
     log: LogView = field(init=False)
 
     def __post_init__(self) -> None:
-        self.root = Path(self.root)
+        self.root = local_path(self.root, "the store")
         if not (self.root / "commitlog").is_dir():
             inner = self.root / "store"
             hint = f"; {inner} has one" if (inner / "commitlog").is_dir() else ""
