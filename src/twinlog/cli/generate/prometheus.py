@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from twinlog.cli.generate.documents import dump
+from twinlog.cli.generate.values import DURATION, TARGET
 from twinlog.cli.local import default_directory
 
 DEFAULT_TARGET = "127.0.0.1:5557"
@@ -35,11 +36,12 @@ def local_targets(directory: Path) -> list[str]:
 @click.command(
     epilog="Example: twinlog generate prometheus --target broker-1:5557 > prometheus.yml"
 )
-@click.option("--target", "targets", multiple=True, metavar="HOST:PORT",
+@click.option("--target", "targets", multiple=True, type=TARGET,
               help="HTTP address of a server; may be given several times.")  # fmt: skip
 @click.option("--dir", "directory", type=click.Path(path_type=Path), default=default_directory,
               help="Without --target: the cluster of `twinlog up` in this directory.")  # fmt: skip
-@click.option("--interval", default="15s", show_default=True, help="Time between two scrapes.")
+@click.option("--interval", type=DURATION, default="15s", show_default=True,
+              help="Time between two scrapes.")  # fmt: skip
 @click.option("--rules", "rule_files", multiple=True, default=RULE_FILES, show_default=True,
               help="Rule files, next to the configuration.")  # fmt: skip
 def prometheus(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from twinlog.cli.generate.values import PATH, USER
+from twinlog.cli.generate.values import DIRECTORY, PATH, USER
 
 DEFAULT_USER = "twinlog"
 ROLES = ("broker", "namesrv", "controller")
@@ -85,7 +85,7 @@ WantedBy=multi-user.target
     help=f"Run as this user; if not given, as {DEFAULT_USER}, which systemd creates "
     "if it does not exist.",
 )
-@click.option("--store", "stores", multiple=True, type=PATH,
+@click.option("--store", "stores", multiple=True, type=DIRECTORY,
               help="Another directory that the server may write to; repeatable.")  # fmt: skip
 def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ...]) -> None:
     """Print a systemd unit that knows when the server is ready and restarts it when it fails."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.runtime.addresses import is_host, is_wildcard
+from twinlog.runtime.addresses import is_host, is_host_and_port, is_wildcard
 
 if TYPE_CHECKING:
     _Type = click.ParamType[str]
@@ -18,6 +19,7 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _QUANTITY = re.compile(r"0*[1-9][0-9]*(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}|[0-9]{1,10}")
+_DURATION = re.compile(r"0*[1-9][0-9]*(ms|[smhdwy])")
 # No character that a properties file or a compose file reads as something else.
 _SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{8,}")
 
@@ -70,6 +72,18 @@ class _Path(Checked):
         return bool(value) and value.isprintable()
 
 
+class _Directory(_Path):
+    """One that a server may write to: not all there is."""
+
+    def is_right(self, value: str) -> bool:
+        return super().is_right(value) and Path(value).absolute() != Path("/")
+
+
+class _Target(Checked):
+    def is_right(self, value: str) -> bool:
+        return is_host_and_port(value) and is_host(value.rpartition(":")[0].strip("[]"))
+
+
 HOST = _Host("HOST", "a host name or an IPv4 address that clients can connect to")
 IMAGE = _Pattern("IMAGE", "the name of an image", _IMAGE)
 NAMESPACE = _Pattern(
@@ -79,6 +93,9 @@ STORAGE = _Pattern("SIZE", "a size that Kubernetes knows, for example 20Gi or 1.
 STORAGE_CLASS = _DottedLabels("NAME", "the name of a storage class", _LABEL)
 USER = _Pattern("USER", "the name or the number of a user", _USER)
 PATH = _Path("PATH", "a path that fits into one line")
+DIRECTORY = _Directory("DIRECTORY", "a directory below / with a name that fits into one line")
+TARGET = _Target("HOST:PORT", "the address of an HTTP port, for example broker-1:5557")
+DURATION = _Pattern("TIME", "a time that Prometheus knows, for example 15s or 1m", _DURATION)
 SECRET = _Pattern(
     "TEXT", "a secret: at least eight letters, digits or characters of ._~+/=-", _SECRET
 )
