@@ -236,4 +236,18 @@ SWARM_MUTANTS = (
         "                self._write(change)",
         "                pass",
     ),
+    _swarm(
+        "Copies: who waits does not hear that the set is too small",
+        "ha/group_replication.py",
+        "GroupReplication.take_set",
+        "                self.on_too_few(reason)",
+        "                pass",
+    ),
+    _swarm(
+        "Copies: held sends are released before the door is closed",
+        "broker/group/role_change.py",
+        "RoleChange._serve",
+        "        broker.registration.resume()\n",
+        "        broker.registration.resume()\n        broker.relay.release()\n",
+    ),
 )

@@ -10,10 +10,11 @@ import pytest
 
 from twinlog.testing.swarm.sim import Swarm, SwarmFailure, run_swarm_seed
 from twinlog.testing.swarm.switches import Switches
-from twinlog.testing.swarm.world import FAULTS, SwarmWorld, draw_world
+from twinlog.testing.swarm.world import FAULTS, WIDER_FROM, SwarmWorld, draw_world
 
 SEED_COUNT = 200
 GROUPS = 100
+WIDER_COUNT = 20
 _DIGEST = """
 from twinlog.testing.swarm.sim import run_swarm_seed
 run_swarm_seed(16)
@@ -29,6 +30,13 @@ def test_seeds_hold(group: int) -> None:
         assert run.ledger.count("ok") > 10
 
 
+@pytest.mark.parametrize("seed", range(WIDER_FROM, WIDER_FROM + WIDER_COUNT))
+def test_wider_seeds_hold(seed: int) -> None:
+    run = run_swarm_seed(seed)
+    assert run.checks.election_count > 0
+    assert run.ledger.count("ok") > 10
+
+
 def test_a_replica_that_expired_less_leads_after_one_that_expired_more() -> None:
     """Its consumers were sent past what the first had let go, and the second still has it."""
     run_swarm_seed(30_000_064)
@@ -38,6 +46,12 @@ def test_the_seeds_draw_every_fault() -> None:
     worlds = [draw_world(seed) for seed in range(SEED_COUNT)]
     assert {fault for world in worlds for fault in world.faults} == set(FAULTS)
     assert {world.controllers for world in worlds} == {1, 2, 3}
+
+
+def test_wider_seeds_draw_what_others_do_not() -> None:
+    worlds = [draw_world(seed) for seed in range(WIDER_FROM, WIDER_FROM + WIDER_COUNT)]
+    assert {world.least for world in worlds} == {1, 2}
+    assert draw_world(WIDER_FROM - 1).least == 1
 
 
 @pytest.mark.parametrize("controllers", [1, 3])

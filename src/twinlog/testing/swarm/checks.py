@@ -161,6 +161,8 @@ class Checks:
         if transport.remote[0] != self._swarm.client_address:
             if RELAY in data[:HEAD_SIZE]:
                 self._relays(node, data)
+            elif TELLING[0] in data:
+                self._answers_member(node, data)
             elif transport.remote[1] == CONTROLLER_PORT and PROPOSAL in data:
                 self._proposes(data)
             return
@@ -175,6 +177,8 @@ class Checks:
                 by = self._stored_by(ext["msgId"])
                 if by is not None and by.is_master:
                     self._answers(by, ext["msgId"])
+                if by is node:
+                    self._judge_count(node, ext["msgId"])
             elif "nextBeginOffset" in ext:
                 self._shows(node, body)
 
@@ -193,6 +197,13 @@ class Checks:
                 self._swarm.fail(text)
                 return
 
+    def _answers_member(self, node: SwarmNode, data: bytes) -> None:
+        """It passes the answer on, later: what counts is what is true now."""
+        for _, body in _frames(data):
+            for header, _ in _frames(body):
+                if header["code"] == 0 and (ext := header.get("extFields")) and "msgId" in ext:
+                    self._judge_count(node, ext["msgId"])
+
     def _relays(self, node: SwarmNode, data: bytes) -> None:
         """What a client asked is passed on once."""
         size, header_size = _SIZES.unpack_from(data)
@@ -208,9 +219,8 @@ class Checks:
     def _answers(self, node: SwarmNode, message_id: str) -> None:
         """R5: confirmed, or early by the only one who may."""
         swarm, record = self._swarm, self.record
-        place = int(message_id[16:], 16)
-        size = int.from_bytes(self._peek(node, place, 4), "big")
-        if place + size > node.broker.ha.confirmed.value:
+        place, end = self._place(node, message_id)
+        if end > node.broker.ha.confirmed.value:
             self.early_count += 1
             newer = [n.name for n in swarm.nodes if n.is_master and n.epoch > node.epoch]
             if newer:
@@ -220,7 +230,7 @@ class Checks:
                 swarm.fail(f"{node.name} answers {place} before it is confirmed (R5)")
             return
         if record is not None:
-            self._judge_copies(node, record, place, place + size, "answers")
+            self._judge_copies(node, record, place, end, "answers")
 
     def confirmed(self, node: SwarmNode) -> None:
         """R1: what a master confirms, all of the set have, at this moment."""
@@ -241,6 +251,30 @@ class Checks:
             if member.log_bytes(start, end, durable=self._swarm.world.is_flushed) != content:
                 text = f"{node.name} {verb} {start}, {member.name} of the set has it not (R1)"
                 self._swarm.fail(text)
+
+    def _judge_count(self, node: SwarmNode, message_id: str) -> None:
+        """What is answered as confirmed is on `minInSyncReplicas` disks, whoever is in the set.
+        What a member loses with its power it had until the set hears of that."""
+        swarm, least = self._swarm, self._swarm.world.least
+        if least == 1 or not node.is_master:
+            return
+        start, end = self._place(node, message_id)
+        if end > node.broker.ha.confirmed.value:
+            return
+        content = node.log_bytes(start, end)
+        having = [
+            other.name
+            for other in swarm.nodes
+            if other.log_bytes(start, end, durable=swarm.world.is_flushed) == content
+            or (other.lost_s >= 0 and swarm.id_of(other) in self.members)
+        ]
+        if len(having) < least:
+            swarm.fail(f"{node.name} answers {start}, which {having} have, not {least} (copies)")
+
+    def _place(self, node: SwarmNode, message_id: str) -> tuple[int, int]:
+        """Where a message begins and ends in the log of who has stored it."""
+        start = int(message_id[16:], 16)
+        return start, start + int.from_bytes(self._peek(node, start, 4), "big")
 
     def _peek(self, node: SwarmNode, place: int, size: int, *, durable: bool = False) -> bytes:
         base = place - place % self._swarm.world.segment_size

@@ -18,6 +18,7 @@ from twinlog.testing.group.load import (
     QUERY_OFFSET,
     SEND,
     TOPIC,
+    WRONG_NUMBER,
     send_request,
 )
 from twinlog.testing.group.records import messages
@@ -101,16 +102,61 @@ class SwarmProducer:
     def _answered(self, sent: Sent, answer: Answer) -> None:
         swarm = self._swarm
         if answer.code == SEND_OK:
-            sent.status, sent.ok_s = "ok", swarm.loop.now_s
-            sent.offset = int(answer.ext["msgId"][16:], 16)
-            swarm.places[sent.number] = int(answer.ext["queueOffset"])
-            swarm.trace(f"{sent.text()} SEND_OK")
+            note_ok(swarm, sent, answer)
             return
         self._is_refused = True
         if answer.code in NOTHING_STORED:
             sent.status = "refused"
         if answer.code != -1:
             swarm.trace(f"{sent.text()} was answered {answer.code} {answer.remark}")
+
+
+class SwarmRepeater:
+    """Numbers its messages and sends each again until it is SEND_OK, sometimes after that, too."""
+
+    def __init__(self, swarm: Swarm, rpc: Rpc) -> None:
+        self._swarm = swarm
+        self._rpc = rpc
+        self._router = Router(swarm, rpc)
+        self._epoch = self._number = 0
+        self._sent: Sent | None = None
+
+    async def run(self) -> None:
+        swarm = self._swarm
+        while True:
+            await asyncio.sleep(swarm.rng.uniform(0, 2 * swarm.world.put_pause_s))
+            if self._router.master is None:
+                await self._router.refresh()
+                continue
+            sent = self._sent
+            if sent is None or (sent.status == "ok" and swarm.rng.random() < 0.7):
+                self._number = 0 if sent is None else self._number + 1
+                filler = b"." * swarm.rng.randint(0, swarm.world.body_size_max)
+                sent = swarm.ledger.new(TOPIC, 0, filler, swarm.loop.now_s, is_once=True)
+                self._sent = sent
+            await self._send(self._router.master, sent)
+
+    async def _send(self, address: str, sent: Sent) -> None:
+        swarm = self._swarm
+        mark = f"repeater,{self._epoch},{self._number},{sent.queue_id},{TOPIC}"
+        ext = send_request(sent, f"TWINLOG_ONCE\x01{mark}\x02")
+        answer = await self._rpc.call(address, SEND, ext, sent.body)
+        if answer.code == SEND_OK:
+            note_ok(swarm, sent, answer)
+            return
+        swarm.trace(f"repeated {sent.text()} was answered {answer.code} {answer.remark}")
+        if answer.code in WRONG_NUMBER:
+            self._sent, self._epoch = None, self._epoch + 1  # One before it is lost.
+        else:
+            await self._router.refresh()
+
+
+def note_ok(swarm: Swarm, sent: Sent, answer: Answer) -> None:
+    """What a producer knows of a message that is stored."""
+    sent.status, sent.ok_s = "ok", swarm.loop.now_s
+    sent.offset = int(answer.ext["msgId"][16:], 16)
+    swarm.places[sent.number] = int(answer.ext["queueOffset"])
+    swarm.trace(f"{sent.text()} SEND_OK")
 
 
 class SwarmConsumer:

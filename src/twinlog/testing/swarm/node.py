@@ -51,6 +51,7 @@ class SwarmNode(GroupNode):
             enable_controller_mode=True,
             controller_addr=";".join(self.swarm.controller_addresses),
             total_replicas=world.replicas,
+            min_in_sync_replicas=world.least,
             broker_name=NAME,
             broker_role=world.role,
             broker_id=-1,

@@ -34,7 +34,7 @@ from twinlog.testing.sim_loop import SimLoop
 from twinlog.testing.sim_steps import SimHost
 from twinlog.testing.simdisk import SimDisk
 from twinlog.testing.swarm.checks import Checks
-from twinlog.testing.swarm.clients import Router, SwarmConsumer, SwarmProducer
+from twinlog.testing.swarm.clients import Router, SwarmConsumer, SwarmProducer, SwarmRepeater
 from twinlog.testing.swarm.controllers import ControllerNode
 from twinlog.testing.swarm.corners import SwarmCorners
 from twinlog.testing.swarm.lockers import Locker
@@ -193,6 +193,8 @@ class Swarm(SeedRun):
             self.spawn(SwarmProducer(self, self._new_rpc(), is_stale=is_stale).run())
             for is_stale in (False, True)
         ]
+        if self.world.least > 1:
+            load.append(self.spawn(SwarmRepeater(self, self._new_rpc()).run()))
         load += [self.spawn(locker.run()) for locker in self.lockers]
         consuming = self.spawn(self.consumer.run())
         sampling = self.spawn(self._sample())
@@ -260,9 +262,11 @@ class Swarm(SeedRun):
             await asyncio.sleep(5.0)  # For the operator, and for leases that must end first.
         healed_s = self.loop.now_s
         before = self.ledger.count("ok")
-        is_served = await self.until(lambda: self.ledger.count("ok") > before, SERVE_S)
+        # Where one replica is not enough, another one has to be admitted first.
+        within_s = SERVE_S if self.world.least == 1 else WHOLE_S
+        is_served = await self.until(lambda: self.ledger.count("ok") > before, within_s)
         if not is_served and not self.failure:
-            self.fail(f"no send is answered within {SERVE_S} s after healing: {self._facts()}")
+            self.fail(f"no send is answered within {within_s} s after healing: {self._facts()}")
         self.served_after_s = self.loop.now_s - healed_s
 
     def _heal_etcd(self, etcd: SimEtcd) -> None:
