@@ -250,4 +250,11 @@ SWARM_MUTANTS = (
         "        broker.registration.resume()\n",
         "        broker.registration.resume()\n        broker.relay.release()\n",
     ),
+    _swarm(
+        "R12: a group is adopted without all of its last set",
+        "controller/adoption.py",
+        "unsure",
+        "    newest = newest_stored(living)\n",
+        "    return None\n    newest = newest_stored(living)\n",
+    ),
 )

@@ -38,6 +38,7 @@ class Checks:
         self.record: GroupRecord | None = None
         self.truth = bytearray()
         self.leaders: dict[int, tuple[str, str]] = {}
+        self._elected: dict[int, str] = {}
         self.proposals: list[tuple[dict[str, str], bytes]] = []
         self.election_count = 0
         self.incomplete_count = 0
@@ -80,6 +81,7 @@ class Checks:
 
     def decided(self, after: GroupRecord) -> None:
         """R7, R8: numbers grow, only members are elected."""
+        self._elected[after.master_epoch] = after.master_incarnation
         before = self.record
         if before is None:
             self.record = after
@@ -219,6 +221,8 @@ class Checks:
     def _answers(self, node: SwarmNode, message_id: str) -> None:
         """R5: confirmed, or early by the only one who may."""
         swarm, record = self._swarm, self.record
+        if swarm.world.has_stray and self._elected.get(node.epoch) != node.incarnation:
+            swarm.fail(f"{node.name} answers in epoch {node.epoch}: its group has not elected it")
         place, end = self._place(node, message_id)
         if end > node.broker.ha.confirmed.value:
             self.early_count += 1

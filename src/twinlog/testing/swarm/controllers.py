@@ -19,6 +19,7 @@ from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.simdisk import SimDisk
 
 if TYPE_CHECKING:
+    from twinlog.testing.sim_steps import SimHost
     from twinlog.testing.swarm.sim import Swarm
 
 CONTROLLER_PORT = 9878
@@ -94,21 +95,27 @@ class ControllerNode:
         self._swarm.loop.spawn_on(self.host, self._boot()).add_done_callback(self._booted)
 
     async def _boot(self) -> None:
-        swarm = self._swarm
-        peers = [f"{other.name}-{other.address}" for other in swarm.controllers]
+        etcd = self._swarm.etcd
+        server = self._build(self._swarm.controllers, "" if etcd is None else etcd.address)
+        if etcd is None:
+            server._store = WatchedStore(server._store, self._swarm, self._swarm.rng, self._back_up)
+        server._carry_out = partial(self._judged, server, server._carry_out)  # type: ignore[method-assign]
+        await self._start(server)
+
+    def _build(self, peers: list[ControllerNode], etcd: str) -> ControllerServer:
         config = ControllerConfig(
             bind_address=self.host.address,
             listen_port=CONTROLLER_PORT,
             controller_store_path=STORE_PATH,
             controller_d_leger_self_id=self.name,
-            controller_d_leger_peers=";".join(peers),
-            twinlog_controller_etcd="" if swarm.etcd is None else swarm.etcd.address,
+            controller_d_leger_peers=";".join(f"{peer.name}-{peer.address}" for peer in peers),
+            twinlog_controller_etcd=etcd,
         )
         server = build_controller(config, disk=self.disk, clock=self.clock, on_failure=self._failed)
-        if swarm.etcd is None:
-            server._store = WatchedStore(server._store, swarm, swarm.rng, self._back_up)
         server.failures.listener = self._failed
-        server._carry_out = partial(self._judged, server, server._carry_out)  # type: ignore[method-assign]
+        return server
+
+    async def _start(self, server: ControllerServer) -> None:
         self.server = server
         await server.start()
         self.is_up = True
@@ -167,3 +174,27 @@ class ControllerNode:
     def resume_if_paused(self) -> None:
         if self.host.is_alive and self.host.is_paused:
             self._swarm.loop.resume(self.host)
+
+
+class StrayController(ControllerNode):
+    """Belongs to no group, and knows none. `astray`: hosts that reach it where they ask for the
+    controllers of their own group, as with a file that names the wrong address."""
+
+    def __init__(self, swarm: Swarm) -> None:
+        super().__init__(swarm, len(swarm.controllers) + 1)
+        self.name = "stray"
+        self.astray: set[SimHost] = set()
+        swarm.loop.network.dial_rule = self._where
+
+    def _where(self, source: SimHost, address: str, port: int) -> tuple[float, str, int]:
+        is_astray = port == CONTROLLER_PORT and source in self.astray
+        return 0.0, self.host.address if is_astray else address, port
+
+    async def _boot(self) -> None:
+        await self._start(self._build([self], ""))
+
+    def begin(self) -> None:
+        """Without anything that it knew the last time."""
+        self.kill()
+        self.disk = SimDisk(now_ms=self.clock.now_ms)
+        self.boot()

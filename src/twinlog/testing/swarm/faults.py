@@ -149,6 +149,7 @@ class SwarmFaults:
         controllers = swarm.controllers
         return (
             swarm.loop.network.is_whole
+            and not (swarm.stray is not None and swarm.stray.astray)
             and all(node.is_running and not node.host.is_paused for node in swarm.nodes)
             and all(c.is_up and c.host.is_alive and not c.host.is_paused for c in controllers)
         )

@@ -50,7 +50,7 @@ class SwarmNode(GroupNode):
         return BrokerConfig(
             enable_controller_mode=True,
             controller_addr=";".join(self.swarm.controller_addresses),
-            total_replicas=world.replicas,
+            total_replicas=1 if world.has_stray else world.replicas,
             min_in_sync_replicas=world.least,
             broker_name=NAME,
             broker_role=world.role,

@@ -35,10 +35,10 @@ from twinlog.testing.sim_steps import SimHost
 from twinlog.testing.simdisk import SimDisk
 from twinlog.testing.swarm.checks import Checks
 from twinlog.testing.swarm.clients import Router, SwarmConsumer, SwarmProducer, SwarmRepeater
-from twinlog.testing.swarm.controllers import ControllerNode
-from twinlog.testing.swarm.corners import SwarmCorners
+from twinlog.testing.swarm.controllers import ControllerNode, StrayController
 from twinlog.testing.swarm.lockers import Locker
 from twinlog.testing.swarm.node import SwarmNode
+from twinlog.testing.swarm.wider import SwarmWider
 from twinlog.testing.swarm.world import draw_world
 
 SERVE_S = 10.0
@@ -95,7 +95,8 @@ class Swarm(SeedRun):
         self.lockers = [
             Locker(self, self._new_rpc(), f"member{n}", is_stale=n == 2) for n in (1, 2, 3)
         ]
-        self._faults = SwarmCorners(self)
+        self._faults = SwarmWider(self)
+        self.stray = StrayController(self) if world.has_stray else None
 
     def _new_etcd(self) -> SimEtcd:
         host = self.loop.add_host("etcd")
@@ -245,6 +246,8 @@ class Swarm(SeedRun):
         self.loop.network.delay_s = self.world.delay_s
         if self.etcd is not None:
             self._heal_etcd(self.etcd)
+        if self.stray is not None:
+            self._end_stray(self.stray)
         for controller in self.controllers:
             controller.resume_if_paused()
             controller.boot_if_down()
@@ -268,6 +271,11 @@ class Swarm(SeedRun):
         if not is_served and not self.failure:
             self.fail(f"no send is answered within {within_s} s after healing: {self._facts()}")
         self.served_after_s = self.loop.now_s - healed_s
+
+    def _end_stray(self, stray: StrayController) -> None:
+        """Whoever asks it is told that it is gone, and dials where the others do."""
+        stray.astray.clear()
+        stray.kill()
 
     def _heal_etcd(self, etcd: SimEtcd) -> None:
         etcd.unknown_rate = 0.0

@@ -124,6 +124,7 @@ PROFILES = {
 """Corners need things in a row that are rare together; half of the seeds draw from all."""
 ENDINGS = set(PROFILES["restarts"]) - {"switch_twice"}
 """Processes end, nothing else."""
+WIDER_FAULTS = ("wrong_controller",)
 WIDER_FROM = 31_000_000
 """Seeds below stay the runs that they were: many are recorded, with what they have found."""
 RATE_SPREAD = 0.04
@@ -154,6 +155,8 @@ class SwarmWorld:
     """Of the controller's writes, so many have an outcome that is not known."""
     least: int = 1
     """minInSyncReplicas."""
+    has_stray: bool = False
+    """Whether there is another controller, of no group, and nobody has set `totalReplicas`."""
 
     @property
     def is_orderly(self) -> bool:
@@ -199,13 +202,21 @@ def draw_world(seed: int, without: tuple[str, ...] = ()) -> SwarmWorld:
         unknown_rate=rng.choice((0.0, 0.0, 0.1)),
     )
     if seed >= WIDER_FROM:
-        _widen(world, seed)
+        _widen(world, seed, without)
     return world
 
 
-def _widen(world: SwarmWorld, seed: int) -> None:
+def _widen(world: SwarmWorld, seed: int, without: tuple[str, ...]) -> None:
     """What later worlds draw besides, each with numbers of its own: one more changes no other."""
     world.least = random.Random(f"least {seed}").choice((1, 1, 2))
+    if not world.faults:
+        return
+    drawn = [name for name in WIDER_FAULTS if random.Random(f"{name} {seed}").random() < 0.3]
+    if "old_backup" in world.faults and "wrong_controller" in drawn:
+        drawn.remove("wrong_controller")  # An operator adopts what both of them have frozen.
+    drawn = [name for name in drawn if name not in without]
+    world.has_stray = "wrong_controller" in drawn
+    world.faults += (*drawn, *drawn)  # A choice among many seldom takes one.
 
 
 def _controllers(profile: str, rng: random.Random) -> int:
