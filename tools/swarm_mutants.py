@@ -257,4 +257,11 @@ SWARM_MUTANTS = (
         "    newest = newest_stored(living)\n",
         "    return None\n    newest = newest_stored(living)\n",
     ),
+    _swarm(
+        "R6: a master that drained for an earlier switch is drained for this one",
+        "controller/group.py",
+        "Group._hand_over_if_drained",
+        "if switch.told != beat.connection or not",
+        "if not",
+    ),
 )

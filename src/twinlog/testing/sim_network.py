@@ -61,7 +61,7 @@ class SimNetwork:
         """All links carry again; what was held goes on."""
         self._cuts.clear()
         for transport in tuple(self.transports):
-            transport.pump()
+            transport.release()
 
     def mend(self, a: SimHost, b: SimHost, *, one_way: bool = False) -> None:
         """The reverse of `partition`; other cuts stay."""
@@ -206,6 +206,8 @@ class SimTransport(asyncio.Transport):
         self.remote = remote
         self.peer: SimTransport | None = None
         self.is_dead = False
+        self.is_held = False
+        """What it has said stays under way, while other connections of these hosts carry."""
         self._network = network
         self._loop = network.loop
         self._context = self._loop.context_of(host)
@@ -286,7 +288,7 @@ class SimTransport(asyncio.Transport):
         peer = self.peer
         if self.is_dead or peer is None:
             return
-        if self._network.is_cut(self.host, peer.host):
+        if self.is_held or self._network.is_cut(self.host, peer.host):
             return
         self._is_moving = True
         delay_s = self._network.draw_delay()
@@ -294,12 +296,17 @@ class SimTransport(asyncio.Transport):
             delay_s += min(len(self._outgoing), WINDOW) / rate
         self._loop.call_later(delay_s, self._arrive, context=self._loop.bare_context)
 
+    def release(self) -> None:
+        """What was held on this connection alone goes on."""
+        self.is_held = False
+        self.pump()
+
     def _arrive(self) -> None:
         self._is_moving = False
         peer = self.peer
         if self.is_dead or peer is None:
             return
-        if self._network.is_cut(self.host, peer.host):
+        if self.is_held or self._network.is_cut(self.host, peer.host):
             return
         if peer.is_dead:
             # The other machine came back without this connection: it answers with a reset.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 RELAY = b'"code":10005,'
 PROPOSAL = b'"code":1001,'
+BEAT = b'"code":904,'
 TELLING = (b'"msgId"', b'"nextBeginOffset"')
 """What answers to sends and to pulls have."""
 HEAD_SIZE = 300
@@ -39,6 +41,8 @@ class Checks:
         self.truth = bytearray()
         self.leaders: dict[int, tuple[str, str]] = {}
         self._elected: dict[int, str] = {}
+        self.on_beat: Callable[[SwarmNode, SimTransport, bytes], None] | None = None
+        """Sees the heartbeats of brokers before they leave."""
         self.proposals: list[tuple[dict[str, str], bytes]] = []
         self.election_count = 0
         self.incomplete_count = 0
@@ -165,8 +169,11 @@ class Checks:
                 self._relays(node, data)
             elif TELLING[0] in data:
                 self._answers_member(node, data)
-            elif transport.remote[1] == CONTROLLER_PORT and PROPOSAL in data:
-                self._proposes(data)
+            elif transport.remote[1] == CONTROLLER_PORT:
+                if PROPOSAL in data:
+                    self._proposes(data)
+                if self.on_beat is not None and BEAT in data:
+                    self.on_beat(node, transport, data)
             return
         if TELLING[0] not in data and TELLING[1] not in data:
             return

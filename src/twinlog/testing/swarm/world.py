@@ -124,7 +124,7 @@ PROFILES = {
 """Corners need things in a row that are rare together; half of the seeds draw from all."""
 ENDINGS = set(PROFILES["restarts"]) - {"switch_twice"}
 """Processes end, nothing else."""
-WIDER_FAULTS = ("wrong_controller",)
+WIDER_FAULTS = ("wrong_controller", "late_connection", "late_drained")
 WIDER_FROM = 31_000_000
 """Seeds below stay the runs that they were: many are recorded, with what they have found."""
 RATE_SPREAD = 0.04
