@@ -9,6 +9,7 @@ from itertools import count
 import pytest
 
 from twinlog.runtime.broker_config import BrokerRole, FlushDiskType
+from twinlog.testing.swarm.controllers import StrayController
 from twinlog.testing.swarm.node import SwarmNode
 from twinlog.testing.swarm.sim import Swarm
 from twinlog.testing.swarm.world import SwarmWorld, draw_world
@@ -200,4 +201,51 @@ def test_a_slave_whose_master_answers_at_once_is_in_the_route(seed: int) -> None
     """It was linked before it knew that it had a link, and never told the name servers."""
     run = BusyMachines(seed)
     run.loop.network.late_rate = 1.0
+    run.run()
+
+
+class AdmittedAndAstray(Directed):
+    """A master admits its slave and is killed before it hears that this is committed; the slave is
+    elected. The master comes back with a file that names a controller of another group."""
+
+    async def story(self) -> None:
+        master, slave = self.roles()
+        manager, number, own = master.broker.replicas, self.id_of(slave), self.id_of(master)
+        assert manager is not None
+
+        def members_it_knows() -> frozenset[int]:
+            record = manager._stored.record
+            return frozenset() if record is None else record.sync_state_set
+
+        slave.kill()
+        await self.happens(lambda: members_it_knows() == {own})
+        slave.boot()
+        await self.happens(lambda: number in self.checks.members)
+        assert members_it_knows() == {own}
+        master.kill()
+        await self.happens(lambda: slave.is_master)
+        stray = self.stray = StrayController(self)
+        stray.begin()
+        stray.astray.add(master.host)
+        master.boot()
+
+        def is_waiting() -> bool:
+            core = stray.server.core if stray.is_up else None
+            return core is not None and any(group.waiting for group in core.groups.values())
+
+        await self.happens(lambda: master.is_running and (master.is_master or is_waiting()))
+        await asyncio.sleep(3.0)
+        assert not master.is_master
+        stray.astray.clear()
+        stray.kill()
+
+
+@pytest.mark.parametrize("seed", pairs(FlushDiskType.ASYNC_FLUSH, 2))
+def test_a_controller_that_knows_nothing_waits_for_a_replica_that_may_have_been_admitted(
+    seed: int,
+) -> None:
+    """All of the last set that the old master knew were there: it led again, beside the other."""
+    run = AdmittedAndAstray(seed)
+    run.world.has_stray = True
+    run.world.delay_s = run.loop.network.delay_s = (0.001, 0.02)
     run.run()

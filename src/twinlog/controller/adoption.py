@@ -1,8 +1,9 @@
 """Whether a group that its controller does not know can be rebuilt from the replicas here. Pure.
 
 Each change of a set was led by a member of the set before it. With all members of a set here, the
-newest set that any of them has stored is the newest there is; without one of them a newer one may
-be elsewhere, and its master may serve.
+newest set that any of them has stored is the newest that a member was told of. One that admits
+another replica may have been committed besides, and its master may have died before it heard of
+that: the replica may lead by now. So every replica that may be in a set has to be here.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def unsure(record: GroupRecord, living: Collection[Heartbeat]) -> Waiting | None
     newest = newest_stored(living)
     if newest is not None:
         here = record.same_stores(newest, {beat.broker_id: beat for beat in living})
-        absent = tuple(sorted(newest.sync_state_set - here.keys()))
-        return (absent, "adoption: not all of the last sync-state set are here") if absent else None
+        absent = tuple(sorted(newest.voters - here.keys()))
+        return (absent, "adoption: not all replicas of its record are here") if absent else None
     if len(living) > 1 or any(beat.was_master for beat in living):
         return None
     reason = "adoption: the only replica was no master, and may be the slave of one that serves"

@@ -307,7 +307,8 @@ class TestAdoption:
 
     def test_a_group_without_a_record_waits_for_the_lease_as_well(self) -> None:
         """The controller whose state is lost may have granted one just before."""
-        known = changed(group({1, 2}, policy=ASYNC), master_epoch=6, sync_state_set_epoch=20)
+        pair = group({1, 2}, replicas=2, policy=ASYNC)
+        known = changed(pair, master_epoch=6, sync_state_set_epoch=20)
         policy = Policy(broker_role="ASYNC_MASTER", total_replicas=2)
         replicas = {n: Replica(broker_id=n) for n in (1, 2)}
         empty = GroupRecord(cluster="c", group=GROUP, policy=policy, replicas=replicas)
@@ -629,6 +630,18 @@ class TestFirstMaster:
         assert "waiting for replica 1" in bench.core.groups[GROUP].waiting
         bench.beat(1, end=500, known_epoch=4, stored=newer)
         assert (bench.record.master_broker_id, bench.record.master_epoch) == (1, 5)
+
+    def test_a_replica_outside_of_the_last_set_is_waited_for(self) -> None:
+        """It may have been admitted just before its master died, and lead by now."""
+        bench = Bench(GroupRecord(cluster="c", group=GROUP, policy=Policy(total_replicas=1)))
+        register(bench, 1)
+        register(bench, 2)
+        bench.beat(1, known_epoch=4, stored=group({1}, replicas=2), was_master=True)
+        assert bench.record.master_epoch == 0
+        assert "waiting for replica 2" in bench.core.groups[GROUP].waiting
+        later = changed(group({2}, master=2, replicas=2), master_epoch=5)
+        bench.beat(2, known_epoch=5, stored=later)
+        assert (bench.record.master_broker_id, bench.record.master_epoch) == (2, 6)
 
     def test_who_was_a_slave_does_not_become_the_master_of_a_group_of_one(self) -> None:
         """Of a fixed pair, whose master is still serving; totalReplicas was forgotten."""
