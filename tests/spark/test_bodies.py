@@ -127,10 +127,7 @@ def test_avro_values_have_the_types_of_the_schema(spark: Any, tmp_path: Path) ->
         ({"decodeBody": "json"}, "needs the option bodySchema or bodySchemaPath"),
         ({"decodeBody": "json", "bodySchemaPath": "/no/such/file"}, "bodySchemaPath"),
         ({"decodeBody": "avro", "bodySchema": "{"}, "not an Avro schema"),
-        (
-            {"decodeBody": "avro", "bodySchema": '"decimal"'},
-            "has no Spark type: leave decodeBody out",
-        ),
+        ({"decodeBody": "avro", "bodySchema": '"decimal"'}, "not an Avro schema: UnknownType"),
         ({"decodeBody": "json", "bodySchema": "a INT", "decodeMode": "skip"}, "one of"),
         ({"decodeBody": "json", "bodySchema": "a INT", "decodeMode": "deadletter"}, "option dead"),
     ],
