@@ -272,7 +272,7 @@ def test_a_checkpoint_of_another_broker_is_refused(files: StoreFiles) -> None:
     end = stream.latest(stream.initial(), limited=True)
     end = stream.latest(end, limited=True)
     files.write_topics("broker-b")
-    with pytest.raises(OptionError, match="broker-a, but this store to 'broker-b'"):
+    with pytest.raises(OptionError, match="broker-a, but this store belongs to 'broker-b'"):
         planner(files).latest(end, limited=True)
 
 

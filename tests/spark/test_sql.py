@@ -59,7 +59,7 @@ def test_each_topic_is_a_view_that_reads_itself_only(files: StoreFiles, spark: A
     assert rows[8]["body"].startswith('{"id": 0')
     names = {row["viewName"] for row in rows[9:]}
     assert {"orders", "messages", "odd-name.with `marks` and 'quotes'"} <= names
-    with pytest.raises(OptionError, match="there is no statement"):
+    with pytest.raises(OptionError, match="no statement was given"):
         run(" -- nothing\n;", files, spark)
 
 
