@@ -1,7 +1,8 @@
 """The longest time for which a scrape of 10,000 topics and 5,000 groups keeps the loop for itself.
 
 Measured inside the process, as CPU time of each callback of the loop: what other processes of the
-machine take does not count, everything that the broker does for a scrape does.
+machine take does not count, everything that the broker does for a scrape does. It counts for the
+speed of the machine.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from support.local_brokers import Brokers
+from support.machine_speed import slowness
 from twinlog.broker.stats.metrics import observed_broker
 from twinlog.observe.observer import Observer
 from twinlog.remoting.codes import RequestCode
@@ -85,7 +87,7 @@ async def test_no_callback_of_a_scrape_holds_the_loop(tmp_path: Path) -> None:
             with callbacks_measured(times_ms):
                 text = await scrape(observer.port.port)
             assert text.count(b"\nrocketmq_messages_in_total{") == TOPICS
-            worst.append(max(times_ms))
+            worst.append(max(times_ms) / slowness())
         print(f"\nlongest hold of the loop by a scrape, ms of CPU: {sorted(worst)}")
         # The best of three: what the processor's caches and clock do is not the scrape's doing.
         assert min(worst) < HOLD_MS_MAX

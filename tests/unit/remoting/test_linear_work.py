@@ -238,11 +238,13 @@ def longest_call_ms(work: Callable[[], Any]) -> float:
 
 def test_a_large_registration_is_read_by_topic() -> None:
     """The loop needs the interpreter between two calls; a whole table in one call kept it."""
+    from support.machine_speed import slowness  # Scripts above import this file alone.
+
     topic = {"readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "topicFilterType": "SINGLE_TAG"}
     table = {f"t{n}": {"topicName": f"t{n}", **topic} for n in range(60_000)}
     wrapper = {"dataVersion": {"counter": 3, "timestamp": 4}, "topicConfigTable": table}
     data = json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": ["f"]}).encode()
     read = partial(decode_registration, data, compressed=False)
     assert read() == fastjson.loads_as(data, RegisterBrokerBody)
-    by_topic = min(longest_call_ms(read) for _ in range(3))
+    by_topic = min(longest_call_ms(read) / slowness() for _ in range(3))
     assert by_topic < 50
