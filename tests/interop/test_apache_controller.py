@@ -157,7 +157,7 @@ async def test_a_controller_that_forgot_the_group_makes_nobody_master(
     for broker in list(group.brokers):
         group.restart(broker)
     for broker in group.brokers:
-        broker.wait_for_text("an operator says who leads")
+        broker.wait_for_text("an operator must choose the master")
     assert not group.master_address
     connection = Connection(group.brokers[0].address)
     try:

@@ -180,6 +180,15 @@ def test_the_guide_lists_every_option_and_column() -> None:
     assert [name for name in ALL_COLUMNS if f"`{name}`" not in columns] == []
 
 
+def test_the_help_of_a_job_explains_every_option() -> None:
+    """Whoever installed a wheel has no docs/ to look into."""
+    from twinlog.cli.spark_options import SOURCE_OPTIONS
+    from twinlog.spark.options import READ_OPTIONS
+
+    positional = {"path", "archive"}
+    assert set(SOURCE_OPTIONS) == set(READ_OPTIONS) - positional
+
+
 def test_a_session_leaves_the_environment_of_its_program_as_it_was(spark: SparkSession) -> None:
     """Only its own workers import the installed PySpark; other programs may run another Python."""
     jvm = spark.sparkContext._jvm

@@ -274,7 +274,7 @@ def damage(root: Path, physical_offset: int, position: int, bits: int = 1) -> No
 @pytest.mark.parametrize(
     ("position", "what"),
     [(0, "size"), (4, "magic"), (14, "queue id"), (23, "queue offset"), (33, "physical offset"),
-     (84, "body passes"), (38, "")],
+     (84, "body extends"), (38, "")],
 )  # fmt: skip
 def test_a_damaged_record_is_named_with_its_offset_and_bytes(
     tmp_path: Path, position: int, what: str

@@ -46,7 +46,7 @@ _PLACE = click.argument("place", metavar="DIR|FILE.tar.zst", type=click.Path(pat
 
 @click.group(cls=LazyGroup, short_help="Back up a broker's store, and restore it.")
 def backup() -> None:
-    """Backups of a store, of a master or a slave, while its broker runs."""
+    """Back up the store of a master or a slave while its broker runs, and restore it."""
 
 
 @backup.command(
@@ -129,8 +129,9 @@ def restore(
 ) -> int:
     """Restore a backup into TARGET, an empty directory. Then start a broker on it.
 
-    It has ids of its own unless --keep-identity is given: slaves of the old broker do not take it
-    for theirs. Queues and index are made from the log at the first start.
+    The restored store gets ids of its own unless --keep-identity is given, so that slaves of the
+    old broker do not take it for their master. The first start builds queues and index from the
+    log.
     """
     until_ms = None if until is None else parse_time(until)
     with _readable(place) as directory, _backups(directory) as backups:

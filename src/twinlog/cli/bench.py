@@ -174,8 +174,8 @@ def pub(
 ) -> int:  # fmt: skip
     """Send as fast as answers arrive, and measure the time from send to answer.
 
-    With --rate a send begins when it is due, also while others wait, and its time counts from
-    then: a broker that stops for a second shows a second, and not one late answer.
+    With --rate each send begins when it is due, even if others still wait, and its time counts
+    from then. A broker that stops for one second therefore delays every send of that second.
     """
     load = Load(topic, count, size, in_flight, rate)
     result = run_async(session, lambda: _pub(session, load, batch))
@@ -357,10 +357,10 @@ async def _sub(session: Session, topic: str, count: int, group: str, idle: float
 def latency(
     session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool, rate: float
 ) -> int:
-    """Send at a steady rate and measure the time from when a send was due to its arrival.
+    """Send at a steady rate, and measure the time until a message arrives.
 
-    An open loop: a send begins when it is due, also while answers are late, so a broker that stops
-    for a second shows a second.
+    The time counts from when the send was due. Each send begins then, even if answers are late, so
+    a broker that stops for one second delays every message of that second.
     """
     result = run_async(session, lambda: _latency(session, topic, count, size, rate))
     return show(result, is_json, with_bars)

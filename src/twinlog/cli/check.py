@@ -92,7 +92,7 @@ def check(
     lag_warning: int,
     lag_critical: int,
 ) -> int:
-    """One line for a monitoring plugin. Exit code 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN."""
+    """Print one line for a monitoring plugin. Exit code 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN."""
     behind_ms = parse_duration(replication_warning) * 1000
 
     async def action(admin: Admin) -> Findings:

@@ -30,7 +30,7 @@ _ROLE = click.option(
 
 @click.group(cls=LazyGroup, short_help="Check, print and explain configuration files.")
 def config() -> None:
-    """Configuration files of brokers, name servers and controllers."""
+    """Check, print and explain configuration files of brokers, name servers and controllers."""
 
 
 def _print(report: Report, output: str) -> None:

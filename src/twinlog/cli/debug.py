@@ -66,9 +66,10 @@ def debug() -> None:
               help="The local cluster whose logs and stacks are taken.")  # fmt: skip
 @connection_options
 def bundle(session: Session, out: Path | None, directory: Path | None) -> int:
-    """Write status, settings without secrets, metrics, logs, stacks and a profile to one archive.
+    """Write one archive with what a support request needs.
 
-    If something cannot be collected, `manifest.json` in the archive says so.
+    It has the status, settings without secrets, metrics, logs, stacks and a profile. If something
+    cannot be collected, `manifest.json` in the archive says so.
     """
     file = out or Path(f"twinlog-debug-{datetime.now():%Y%m%d-%H%M%S}.tar.gz")
     collected = Bundle()

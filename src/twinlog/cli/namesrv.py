@@ -28,7 +28,7 @@ _LOG = logging.getLogger("twinlog.namesrv")
 
 @click.command(short_help="Run a name server in the foreground.")
 @click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
-@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
+@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print all keys and exit.")
 @click.option(
     "-n",
     "--namesrvAddr",

@@ -17,27 +17,61 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from twinlog.cli.spark_options import SOURCE_OPTIONS
+
 if TYPE_CHECKING:
     from twinlog.spark.jobs.common import Summary
 
 # name -> (module, attribute, one line)
 JOBS: dict[str, tuple[str, str, str]] = {
-    "archive": ("twinlog.cli.spark", "archive_command", "Topics to Parquet, exactly once."),
-    "audit": ("twinlog.cli.spark", "audit_command", "Compare two replicas, or store and archive."),
+    "archive": ("twinlog.cli.spark", "archive_command", "Archive topics to Parquet, exactly once."),
+    "audit": (
+        "twinlog.cli.spark",
+        "audit_command",
+        "Compare two replicas, or a store and an archive.",
+    ),
     "verify": ("twinlog.cli.spark", "verify_command", "Check log, queues and checksums."),
-    "lag": ("twinlog.cli.spark_queries", "lag_command", "Consumer groups against queue ends."),
-    "latency": ("twinlog.cli.spark_queries", "latency_command", "Born to store to archive."),
-    "stats": ("twinlog.cli.spark_queries", "stats_command", "Topics, tags, sizes, skew, hot keys."),
-    "find": ("twinlog.cli.spark_queries", "find_command", "Messages by key, id, tag, time, JSON."),
-    "replay": ("twinlog.cli.spark_moves", "replay_command", "Store or archive to topics again."),
-    "export": ("twinlog.cli.spark_moves", "export_command", "Messages to JSON lines or Parquet."),
-    "import": ("twinlog.cli.spark_moves", "import_command", "What export wrote, to topics."),
-    "mirror": ("twinlog.cli.spark_moves", "mirror_command", "Topics to another cluster."),
-    "compact": ("twinlog.cli.spark_moves", "compact_command", "Merge small archive files."),
-    "decode": ("twinlog.cli.spark_moves", "decode_command", "Bodies to typed tables."),
-    "pack": ("twinlog.cli.spark_moves", "pack_command", "One archive for workers elsewhere."),
-    "report": ("twinlog.cli.spark_queries", "report_command", "One HTML page about a store."),
-    "sql": ("twinlog.cli.spark_sql", "sql_command", "SQL over topics; each one is a view."),
+    "lag": (
+        "twinlog.cli.spark_queries",
+        "lag_command",
+        "Compare consumer groups with the ends of their queues.",
+    ),
+    "latency": (
+        "twinlog.cli.spark_queries",
+        "latency_command",
+        "Measure the time from birth to store to archive.",
+    ),
+    "stats": (
+        "twinlog.cli.spark_queries",
+        "stats_command",
+        "Count topics, tags, sizes, skew and hot keys.",
+    ),
+    "find": (
+        "twinlog.cli.spark_queries",
+        "find_command",
+        "Find messages by key, id, tag, time or JSON.",
+    ),
+    "replay": (
+        "twinlog.cli.spark_moves",
+        "replay_command",
+        "Send a store or an archive to topics again.",
+    ),
+    "export": (
+        "twinlog.cli.spark_moves",
+        "export_command",
+        "Write messages as JSON lines or Parquet.",
+    ),
+    "import": ("twinlog.cli.spark_moves", "import_command", "Send what export wrote to topics."),
+    "mirror": ("twinlog.cli.spark_moves", "mirror_command", "Copy topics to another cluster."),
+    "compact": ("twinlog.cli.spark_moves", "compact_command", "Merge small files of an archive."),
+    "decode": ("twinlog.cli.spark_moves", "decode_command", "Write bodies to typed tables."),
+    "pack": (
+        "twinlog.cli.spark_moves",
+        "pack_command",
+        "Write the archive that workers elsewhere need.",
+    ),
+    "report": ("twinlog.cli.spark_queries", "report_command", "Write one HTML page about a store."),
+    "sql": ("twinlog.cli.spark_sql", "sql_command", "Run SQL over topics; each one is a view."),
 }
 
 
@@ -53,10 +87,6 @@ class JobGroup(click.Group):
         module, attribute, _ = JOBS[name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
-        if any(parameter.metavar == "VALUE" for parameter in command.params):
-            command.epilog = (
-                "Options with VALUE are those of Spark's format; docs/SPARK.md describes them."
-            )
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -76,11 +106,8 @@ def kebab(name: str) -> str:
 
 def with_source_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add one flag per option of the format; `path` is positional instead."""
-    from twinlog.spark.options import READ_OPTIONS
-
-    for name in reversed(READ_OPTIONS):
-        if name not in ("path", "archive"):
-            command = click.option(f"--{kebab(name)}", f"opt_{name}", metavar="VALUE")(command)
+    for name, (form, text) in reversed(SOURCE_OPTIONS.items()):
+        command = click.option(f"--{kebab(name)}", f"opt_{name}", metavar=form, help=text)(command)
     return command
 
 

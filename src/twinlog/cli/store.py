@@ -23,7 +23,7 @@ _PROGRESS_SECONDS = 1.0
 
 @click.group(cls=LazyGroup, short_help="Check the files of a store; give up lost records.")
 def store() -> None:
-    """The files of a store."""
+    """Check the files of a store, and give up records that are lost."""
 
 
 @store.command(

@@ -91,7 +91,7 @@ class ApacheController:
                 self._is_complained = True
                 _LOG.error(
                     "the controller does not know group %s, and this broker has messages: an"
-                    " operator says who leads (mqadmin electMaster)", header.broker_name,
+                    " operator must choose the master (mqadmin electMaster)", header.broker_name,
                 )  # fmt: skip
             return
         assert header.broker_id is not None

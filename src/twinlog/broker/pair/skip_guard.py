@@ -333,5 +333,5 @@ class SkipGuard:
     def _say(self, group: str, topic: str, queue_id: int, offset: int, goal: int) -> None:
         _LOG.warning(
             "consumer was in a tail that this log never had group=%s topic=%s queue=%d"
-            " offset=%d; it goes on at %d", group, topic, queue_id, offset, goal,
+            " offset=%d; it continues at %d", group, topic, queue_id, offset, goal,
         )  # fmt: skip

@@ -300,6 +300,6 @@ class SlaveSynchronize:
             self._gone_back.add(name)
             _LOG.warning(
                 "slave sync: the master's version went back table=%s master=%s taken=%s;"
-                " nothing of ours is dropped", name, theirs, taken,
+                " this slave drops nothing", name, theirs, taken,
             )  # fmt: skip
         return _Age.OLDER

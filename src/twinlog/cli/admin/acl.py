@@ -35,7 +35,7 @@ _SECRET_BYTES = 24
 
 @click.group(cls=LazyGroup, short_help="Manage accounts and their permissions.")
 def acl() -> None:
-    """Accounts of brokers with aclEnable=true. A change goes to every broker of the cluster.
+    """Manage the accounts of brokers with aclEnable=true. A change goes to every broker.
 
     Permissions are DENY, PUB, SUB or PUB|SUB. Other topics and groups get the
     default of the account, which is DENY unless it is given.
@@ -70,7 +70,7 @@ def _row(account: AclAccount, brokers: int) -> dict[str, Any]:
 @acl.command("list", epilog="Example: twinlog acl list -o json")
 @cluster_options
 def list_command(session: Session) -> int:
-    """List all accounts, without their secrets, and on how many brokers each is the same."""
+    """List all accounts without their secrets, and count the brokers that agree."""
     return run(session, _list)
 
 
@@ -111,8 +111,10 @@ def _account_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--secret", metavar="KEY", help="The secret key, longer than 6 characters."),
         click.option("--admin/--no-admin", "is_admin", default=None,
                      help="Whether it may administer the cluster and use everything."),
-        click.option("--default-topic", type=perm, help="Permission for other topics."),
-        click.option("--default-group", type=perm, help="Permission for other groups."),
+        click.option("--default-topic", type=perm, metavar="PERM",
+                     help="Permission for other topics."),
+        click.option("--default-group", type=perm, metavar="PERM",
+                     help="Permission for other groups."),
         click.option("--topic", "topics", multiple=True, callback=_pairs, metavar="NAME=PERM",
                      help="Permission for one topic; `NAME=` removes it. Repeatable."),
         click.option("--group", "groups", multiple=True, callback=_pairs, metavar="NAME=PERM",

@@ -26,7 +26,7 @@ _OUTPUT = click.option(
 
 @click.group(cls=LazyGroup, short_help="Give names to clusters and their credentials.")
 def context() -> None:
-    """Clusters by name: name servers, credentials, TLS.
+    """Give names to clusters: each context has name servers, credentials and TLS settings.
 
     A context is chosen with --context, TWINLOG_CONTEXT or `twinlog context use`.
     """

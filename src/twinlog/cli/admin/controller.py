@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     epilog="Examples: twinlog controller -c controller.conf; twinlog controller status",
 )
 @click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
-@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print and exit.")
+@click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print all keys and exit.")
 @click.pass_context
 def controller(context: click.Context, path: str | None, is_print: bool) -> None:
     """Run a controller in the foreground: it decides which replica is the master of each group.
@@ -121,7 +121,7 @@ def _controller_rows(peers: dict[str, str], asked: Any) -> list[dict[str, Any]]:
 def adopt(session: Session, name: str, typed: str, controller: str | None) -> int:
     """Declare that only the present replicas exist, and elect a master among them.
 
-    For a controller that lost its state or has an old copy of it, while replicas are missing.
+    Use this if the controller lost its state, or has an old copy of it, while replicas are missing.
     Messages that only a missing replica has are lost.
     """
     if typed != name:

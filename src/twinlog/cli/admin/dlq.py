@@ -25,7 +25,7 @@ SHOWN_MAX = 100
 
 @click.group(cls=LazyGroup, short_help="Look at and resend dead letters.")
 def dlq() -> None:
-    """Dead letters: messages whose handling failed too often, by group."""
+    """Show and resend dead letters: messages that a group failed to handle too often."""
 
 
 @dlq.command("list", epilog="Example: twinlog dlq list")

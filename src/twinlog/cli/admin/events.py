@@ -53,7 +53,7 @@ def events(
 ) -> int:
     """Show what changed: roles, replicas, lag, disks, refusals, errors, recoveries, settings.
 
-    Merged by time from the journals of all servers that answer. A broker that is down keeps its
+    Merges the journals of all servers that answer, by time. A broker that is down keeps its
     journal in store/twinlog/events and shows it when it is back.
     """
 

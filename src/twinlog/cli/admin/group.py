@@ -358,7 +358,10 @@ def delete(session: Session, name: str, keep_offsets: bool, is_sure: bool) -> in
 @click.argument("name")
 @cluster_options
 def check(session: Session, name: str) -> int:
-    """Check that all members have the same subscriptions; if not, messages are lost silently."""
+    """Check that all members have the same subscriptions.
+
+    If they differ, members silently miss messages.
+    """
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import groups

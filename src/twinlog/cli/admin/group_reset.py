@@ -59,7 +59,7 @@ def reset(
     execute: bool,
     live: bool,
 ) -> int:
-    """Move a group to another position in a topic. A dry run unless --execute is given."""
+    """Move a group to another position in a topic. It is a dry run unless --execute is given."""
     if (target is None) == (offset is None):
         raise CommandError("no target: give --to or --offset", USAGE, hint="e.g. --to 2h")
     wish = _Wish(name, topic, _target(target), offset, queue, execute, live)
@@ -210,7 +210,7 @@ async def _move_live(admin: Admin, wish: _Wish, members: GroupMembers) -> None:
 @click.option("--execute", is_flag=True, help="Do it; without this option it is only shown.")
 @once_options
 def clone(session: Session, source: str, target: str, topic: str | None, execute: bool) -> int:
-    """Give the group TARGET the offsets of SOURCE. A dry run unless --execute is given."""
+    """Give the group TARGET the offsets of SOURCE. It is a dry run unless --execute is given."""
 
     async def action(admin: Admin) -> Report:
         from twinlog.admin import groups

@@ -46,7 +46,7 @@ COMMANDS = {
     cls=LazyGroup, table=COMMANDS, short_help="Replication: its health, switches and elections."
 )
 def ha() -> None:
-    """Replication between master and slaves."""
+    """Show the state of replication; switch, elect and repair masters and slaves."""
 
 
 def _show_rate(value: Any) -> str:

@@ -260,9 +260,9 @@ def elect(
 ) -> int:
     """Ask the controller for a master of BROKER, or with --unclean force one.
 
-    An unclean election loses what the chosen replica lacks, although it was acknowledged. A master
-    that cannot be reached and is alone in its set still answers until it learns of it: make sure
-    that it is stopped.
+    An unclean election loses acknowledged messages that the chosen replica lacks. A master that
+    cannot be reached and is alone in its set answers sends until it hears of the election, so make
+    sure that it is stopped.
     """
     if unclean is not None and unclean != name:
         raise CommandError(f"--unclean {unclean}: the name of the group is {name}", USAGE)

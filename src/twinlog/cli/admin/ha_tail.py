@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=LazyGroup, short_help="Show and resend messages that were cut from a log.")
 def tail() -> None:
-    """Messages that were cut from a log when a broker rejoined its group or recovered."""
+    """Show and resend messages that were cut from a log when a broker rejoined or recovered."""
 
 
 _STORE = click.option(

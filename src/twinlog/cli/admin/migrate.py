@@ -335,7 +335,8 @@ def verify(
 ) -> int:
     """Compare the replicas with their masters. Exit code 0: equal; 1: they differ, and where.
 
-    Topics, groups and committed offsets, the ends of all queues, and messages byte for byte.
+    It compares topics, groups, committed offsets, the ends of all queues, and messages byte for
+    byte.
     """
     if target is not None:
         return migrate_cluster.verify(session, target, deep=deep)

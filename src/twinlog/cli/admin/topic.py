@@ -41,7 +41,7 @@ _TABLE = {
     short_help="List, create and change topics; send and read messages.",
 )
 def topic() -> None:
-    """Topics: list, create and change them, write to them and read them."""
+    """List, create and change topics; send and read messages."""
 
 
 def perm_name(perm: int) -> str:

@@ -142,7 +142,7 @@ class ConsumerCore:
             try:
                 await self.instance.stop()
             finally:
-                closed = ClientClosedError("this consumer was closed meanwhile")
+                closed = ClientClosedError("this consumer was closed in the meantime")
                 for waiter in self._waiters:
                     if not waiter.done():
                         waiter.set_exception(closed)
@@ -153,7 +153,11 @@ class ConsumerCore:
             try:
                 await self.instance.look_for_master(broker_name, topic)
             except ClientError as error:
-                _LOG.debug("cannot ask for the master broker=%s reason=%s", broker_name, error)
+                _LOG.debug(
+                    "cannot find out which replica is the master broker=%s reason=%s",
+                    broker_name,
+                    error,
+                )
 
     # Subscriptions
 
@@ -211,7 +215,7 @@ class ConsumerCore:
         for queue in change.gained:
             offset = await self._start_offset(queue)
             if self._is_stopping:
-                raise ClientClosedError("this consumer was closed meanwhile")
+                raise ClientClosedError("this consumer was closed in the meantime")
             self.make_reader(queue, subscribe(queue.topic), offset).start()
 
     async def _join(self) -> None:

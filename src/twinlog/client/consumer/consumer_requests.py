@@ -120,7 +120,9 @@ class ConsumerRequests:
         try:
             (message,) = decode_messages(request.body, ext.get("brokerName", ""))
         except ValueError as error:
-            connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=f"no message: {error}")
+            connection.reply(
+                request, ResponseCode.SYSTEM_ERROR, remark=f"the body is not a message: {error}"
+            )
             return
         message.show_topic(message.properties.get(PROPERTY_RETRY_TOPIC))
         clock = self._core.instance.clock

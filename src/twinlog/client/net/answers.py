@@ -32,7 +32,7 @@ def body_as(answer: Request, wanted: type[_T]) -> _T:
     try:
         return fastjson.loads_as(answer.body or b"{}", wanted)
     except ValueError as error:
-        text = f"the body of an answer is no {wanted.__name__}: {error}"
+        text = f"the body of an answer does not have the form of {wanted.__name__}: {error}"
         raise UnreadableAnswerError(text) from error
 
 

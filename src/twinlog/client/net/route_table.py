@@ -135,7 +135,7 @@ class RouteTable:
         # A wait, not an await: its end with the client is no cancellation of who waits here.
         await asyncio.wait((fetch,))
         if fetch.cancelled():
-            raise ClientClosedError("this client was closed meanwhile")
+            raise ClientClosedError("this client was closed in the meantime")
         outcome = fetch.result()
         if isinstance(outcome, ClientError):
             raise outcome

@@ -348,7 +348,7 @@ class IdempotentLanes:
 
     def fail_all(self) -> None:
         """The producer is closed: what waits is told so."""
-        error = ClientClosedError("the producer was closed meanwhile")
+        error = ClientClosedError("the producer was closed in the meantime")
         for topic in list(self._unrouted):
             self._dismiss(topic, error, only_late=False)
         for lane in self._lanes.values():

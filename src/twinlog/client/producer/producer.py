@@ -203,7 +203,7 @@ class Producer(Lifetime):
                 self._fail_all()
 
     def _fail_all(self) -> None:
-        error = ClientClosedError("the producer was closed meanwhile")
+        error = ClientClosedError("the producer was closed in the meantime")
         self._waiting_room.fail_all(error)
         for ticket in self._batching.take_all():
             self._fail_ticket(ticket, error)

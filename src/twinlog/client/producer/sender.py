@@ -214,7 +214,7 @@ class Sender:
                 action="question whether the broker knows idempotent sends",
             )  # fmt: skip
             if not _knows_once(answer.body):
-                raise RequestCodeNotSupportedError(3, "no idempotentSends in its answer")
+                raise RequestCodeNotSupportedError(3, "its answer lacks idempotentSends")
         except RequestCodeNotSupportedError as error:
             raise IdempotenceNotSupportedError(
                 f"broker {address} does not support idempotent sends, as it is not twinlog or too "
@@ -377,7 +377,7 @@ class Sender:
         waiting, self._waiting = [*self._waiting, *self._asking], deque()
         self._asking.clear()
         for request in waiting:
-            self._give_up(request, ClientClosedError("the producer was closed meanwhile"))
+            self._give_up(request, ClientClosedError("the producer was closed in the meantime"))
 
 
 def _too_late(request: SendRequest) -> ClientError:

@@ -44,7 +44,7 @@ from twinlog.spark.run.faults import point
 if TYPE_CHECKING:
     import pyarrow as pa
 
-GAP = "GAP rows were not there any more when the batch was planned"
+GAP = "GAP the rows no longer existed when the batch was planned"
 
 
 @dataclass

@@ -48,5 +48,5 @@ def _check_count(
     wanted = sum(r.rows for r in window) - lost
     if count != wanted and not options.is_filtered:
         raise RecordCorruptError(
-            "RECORD_CORRUPT", f"{count} rows were read where {wanted} were expected: {window}"
+            "RECORD_CORRUPT", f"{count} rows were read instead of {wanted}: {window}"
         )

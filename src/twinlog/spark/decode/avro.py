@@ -192,7 +192,7 @@ def _unless_plain(inner: Any, body: bytes, read: Callable[[], Any]) -> Any:
         return inner
     number = int.from_bytes(body[1:FRAME_SIZE], "big")
     raise ValueError(
-        f"it can be read both with bodySchema and as schema {number} of a registry: set "
+        f"the body can be read both with bodySchema and as schema {number} of a registry: set "
         f"schemaRegistry to the registry, or to {NO_REGISTRY!r} if there is none"
     )
 

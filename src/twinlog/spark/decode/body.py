@@ -164,8 +164,8 @@ class BodyDecoder:
         at = batch.column("phys_offset")[row].as_py()
         return RecordCorruptError(
             "BODY_UNDECODABLE",
-            f"{topic}, record at physical offset {at}: the body is not {self.kind} of "
-            f"bodySchema: {reason}; set decodeMode=null or deadletter to go on",
+            f"{topic}, record at physical offset {at}: the body does not fit bodySchema "
+            f"({self.kind}): {reason}; set decodeMode=null or deadletter to continue",
         )
 
     def _bury(self, batch: pa.RecordBatch, errors: list[str | None]) -> None:

@@ -68,7 +68,7 @@ def shaped(batch: pa.RecordBatch, shape: pa.Schema) -> pa.RecordBatch:
             raise OptionError(
                 "BAD_COLUMN",
                 f"the schema says that {field.name} is NOT NULL, but {column.null_count} of "
-                f"{len(column)} messages have none; leave NOT NULL out",
+                f"{len(column)} messages have no value there; remove NOT NULL",
             )
     return pa.RecordBatch.from_arrays(batch.columns, schema=shape)
 

@@ -229,5 +229,5 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at + place + 1
     raise ValueError(
-        f"it begins like the frame of a schema registry, but byte {at} begins no number of it"
+        f"it begins like the frame of a schema registry, but no valid number begins at byte {at}"
     )

@@ -210,18 +210,18 @@ def _lay_out(log: LogSlice, starts: I64) -> Layout:
         store_extra = np.where(sys_flags & STOREHOSTADDRESS_V6_FLAG, HOST_V6_EXTRA, 0)
         store_time_at = starts + STORE_TIMESTAMP_AT + born_extra
         body_at = starts + HEAD_SIZE + born_extra + store_extra
-        _demand(log, starts, body_at + 3 <= limits, "its hosts pass its end")
+        _demand(log, starts, body_at + 3 <= limits, "its host addresses extend beyond its end")
         body_sizes = log.ints(">i4", body_at - 4)
     else:
         store_time_at, body_at = starts + STORE_TIMESTAMP_AT, starts + HEAD_SIZE
         body_sizes = heads["body_size"].astype(np.int64)
     topic_at = body_at + body_sizes
     good = (body_sizes >= 0) & (topic_at + 3 + is_v2 <= limits)
-    _demand(log, starts, good, "its body passes its end")
+    _demand(log, starts, good, "its body extends beyond its end")
     topic_sizes = _topic_sizes(log, topic_at, is_v2)
     topic_at = topic_at + 1 + is_v2
     properties_at = topic_at + topic_sizes + 2
-    _demand(log, starts, properties_at <= limits, "its topic passes its end")
+    _demand(log, starts, properties_at <= limits, "its topic extends beyond its end")
     properties_sizes = log.ints(">i2", properties_at - 2)
     good = (properties_sizes >= 0) & (properties_at + properties_sizes == limits)
     _demand(log, starts, good, "its lengths do not add up to its size")
@@ -304,7 +304,7 @@ def bodies(layout: Layout, *, decompress: bool) -> pa.Array:
             raise RecordCorruptError(
                 "BODY_UNDECODABLE",
                 f"record at physical offset {layout.heads['physical_offset'][row]}: {error}; "
-                "read it as stored with decompress=false",
+                "set decompress=false to read the body as it is stored",
             ) from error
     return pc.replace_with_mask(stored, pa.array(packed), pa.array(inflated, pa.binary()))
 

@@ -113,7 +113,7 @@ def differing_records(
         elif mine is not None:
             found.append(_missing(ours, theirs, at, mine, window))
         elif other is not None:
-            detail = "the slave has a record here, the master has none"
+            detail = "the slave has a record here, but the master has none"
             found.append(finding("EXTRA_ON_SLAVE", ours.base + at, detail, other))
         if len(found) >= RECORDS_MAX:
             break
@@ -212,7 +212,7 @@ def _missing(
     if place >= window.slave_end and not theirs.view[at : at + mine.total_size].any():
         detail = f"the slave's log ends at {window.slave_end}, the master's at {window.master_end}"
         return finding("TRUNCATED_TAIL", place, detail, mine)
-    detail = f"no whole record on the slave (born on {host_text(mine.born_host)})"
+    detail = f"the slave has no whole record here (born on {host_text(mine.born_host)})"
     return finding("MISSING_ON_SLAVE", place, detail, mine)
 
 

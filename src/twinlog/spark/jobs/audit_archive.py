@@ -156,7 +156,7 @@ def audit_archive(
     ]
     archived = sum(file.rows for file in files)
     if archived != promised - skipped:
-        detail = f"the manifest promises {promised - skipped} rows, its files hold {archived}"
+        detail = f"the manifest promises {promised - skipped} rows, but its files have {archived}"
         found.append({"kind": "ROWS_MISSING", "detail": detail})
     facts = {
         "store": str(store), "archive": str(archive), "files": len(files), "rows": archived,

@@ -88,7 +88,7 @@ def find(
     found = [show_row(row) for row in list(unique.values())[: wanted.limit]]
     if not found:
         raise NotFoundError(
-            "MESSAGE_NOT_FOUND", f"no message matches in {', '.join(map(str, places))}"
+            "MESSAGE_NOT_FOUND", f"no message in {', '.join(map(str, places))} matches"
         )
     return Summary(
         "find", {"found": len(found), "messages": found}, seconds=time.monotonic() - begin

@@ -217,7 +217,7 @@ def _compare_queue(
     for row in np.flatnonzero(differs).tolist()[:LISTED]:
         empty = int(stored[row]["size"]) == 0
         kind = "ENTRY_MISSING" if empty else "ENTRY_DIFFERS"
-        detail = f"the queue holds {stored[row].item()}, the log says {entries[row].item()}"
+        detail = f"the queue has {stored[row].item()}, but the log has {entries[row].item()}"
         place = {"phys_offset": int(entries[row]["offset"]), "queue_offset": int(wanted[row])}
         found.append(_result(kind, topic=topic, queue_id=queue_id, detail=detail, **place))
 
@@ -341,7 +341,9 @@ def _check_queues(
         count, _, high = spans.get((queue.topic, queue.queue_id), (0, 0, 0))
         if queue.topic.startswith(LMQ_PREFIX) or max(0, end - begin) <= count:
             continue
-        detail = f"{end - begin} entries ({begin} to {end}), the log has {count} records for them"
+        detail = (
+            f"{end - begin} entries ({begin} to {end}), but the log has {count} records for them"
+        )
         place = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": high}
         found.append({"kind": "ENTRY_WITHOUT_RECORD", "detail": detail, **place})
     present = view.queues()
@@ -351,7 +353,7 @@ def _check_queues(
             continue
         orphans[topic] = orphans.get(topic, 0) + count
         if topic in view.topics():
-            detail = f"{count} records in the log, no consume queue"
+            detail = f"the log has {count} records, but there is no consume queue"
             found.append(
                 {"kind": "QUEUE_MISSING", "topic": topic, "queue_id": queue_id, "detail": detail}
             )

@@ -126,7 +126,9 @@ def ranges_between(start: Offsets, end: Offsets, bounds: Bounds, policy: LossPol
             policy.lost(Skip(*key, max(low, head), high, ahead(head)), ADVICE)
             high = head
         if low < begin and high > low:
-            reason = f"OFFSET_EXPIRED retention removed them; the queue now begins at {begin}"
+            reason = (
+                f"OFFSET_EXPIRED retention removed these messages; the queue now begins at {begin}"
+            )
             policy.lost(Skip(*key, low, min(begin, high), reason), ADVICE)
             low = begin
         if high > low:

@@ -44,7 +44,9 @@ BEHIND_SECONDS = 0.2
 OUTAGE_SECONDS = 0.5
 FIRST_OUTAGE_MS = 10_000
 NAMES_MAX = 5
-REMADE = "QUEUE_REMADE the topic was deleted and created again, so these are other rows"
+REMADE = (
+    "QUEUE_REMADE the topic was deleted and created again, so these offsets have other messages"
+)
 T = TypeVar("T")
 
 
@@ -114,7 +116,7 @@ class StreamPlanner:
             log.warning("not every part of the cluster can be reached, waiting: %s", error)
         if (now - self.outage_since) * 1000 >= longest_ms:
             lasted = f"{now - self.outage_since:.0f} s"
-            detail = f"{error.message}; outageTimeout is over after {lasted}"
+            detail = f"{error.message}; this has lasted {lasted}, longer than outageTimeout"
             raise UnreachableError(error.condition, detail) from error
         self.pause(OUTAGE_SECONDS)
 
@@ -239,7 +241,7 @@ class StreamPlanner:
         except DataLossError as error:
             if self.policy.fail:
                 raise
-            log.warning("continuing after %s", error)
+            log.warning("continuing in spite of: %s", error)
 
     def _remade(self, offsets: Offsets, marks: Mapping[str, Any]) -> set[QueueKey]:
         """Return the queues that were made again since these offsets were marked.
@@ -347,5 +349,5 @@ def _outage(found: Heads, needed: Collection[QueueKey]) -> UnreachableError:
     names = [f"{topic} on {broker}" for topic, broker in lost]
     if names:
         more = ", ..." if len(names) > NAMES_MAX else ""
-        reasons.append(f"no answer about {', '.join(names[:NAMES_MAX])}{more}")
+        reasons.append(f"no broker answered about {', '.join(names[:NAMES_MAX])}{more}")
     return UnreachableError("BROKER_UNREACHABLE", "; ".join(reasons))

@@ -131,7 +131,7 @@ class BulkConnection:
         length, mark = OPENING.unpack(self.opening)
         size = mark & 0xFFFFFF
         if not size + 4 <= length <= FRAME_SIZE_MAX - 4 or size > HEADER_SIZE_MAX:
-            raise _UnusualError(f"a frame of {length} bytes with a header of {size}")
+            raise _UnusualError(f"the frame has {length} bytes and a header of {size}")
         header = bytearray(size)
         self.fill(memoryview(header))
         return decode_header(mark >> 24, bytes(header)), length - 4 - size
@@ -279,7 +279,7 @@ class BulkReader:
             return len(asked.body)
         answer, size = self.connection.header()
         if answer.opaque != asked.opaque or answer.code != ResponseCode.SUCCESS or not size:
-            raise _UnusualError(f"an answer of code {answer.code} and {size} bytes")
+            raise _UnusualError(f"the answer has code {answer.code} and {size} bytes")
         return size
 
     def _body(self, asked: _Asked, size: int) -> I64:
@@ -296,10 +296,10 @@ class BulkReader:
         self._asked.popleft()
         starts = chain(LogSlice.over(self._room, 0), first, end)
         if not len(starts) or len(starts) > asked.high - asked.low:
-            raise _UnusualError(f"{len(starts)} records")
+            raise _UnusualError(f"the answer has {len(starts)} records")
         last = int(starts[-1])
         if last + int.from_bytes(self._room[last : last + 4].tobytes(), "big") != end:
-            raise _UnusualError("bytes behind the records")
+            raise _UnusualError("there are bytes after the last record")
         self._used = end
         return starts
 

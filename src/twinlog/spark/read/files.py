@@ -285,7 +285,10 @@ class WindowReader:
             first = queue.entry(r.low) if r.low >= queue.first else None
             if first is None or int(first["offset"]) < low_end:
                 begin = queue.begin(low_end)
-                reason = f"OFFSET_EXPIRED retention removed them, the queue begins at {begin}"
+                reason = (
+                    "OFFSET_EXPIRED retention removed these messages; "
+                    f"the queue now begins at {begin}"
+                )
                 cut = max(r.low, min(begin, r.high))
                 if cut > r.low:
                     self.policy.lost(

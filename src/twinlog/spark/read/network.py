@@ -370,7 +370,7 @@ class BrokerTransport:
                     raise DataLossError(
                         "OFFSET_AHEAD",
                         f"{r.topic} broker {r.broker} queue {r.queue_id}: offsets {low} to {high} "
-                        f"gave {len(starts)} messages",
+                        f"returned {len(starts)} messages",
                     )
                 yield low, high if is_whole else None, data, starts
         finally:
@@ -457,7 +457,9 @@ class BrokerTransport:
             answer = await self._pull(queue, r.low, 1, wanted)
             self.filters_rows[r.broker] = not _refuses_filter(answer)
             if _refuses_filter(answer):
-                log.warning("%s; all messages are asked for and filtered here", answer.remark)
+                log.warning(
+                    "%s; the source reads all messages and filters them itself", answer.remark
+                )
         return wanted if self.filters_rows[r.broker] else None
 
     async def _stretches(
@@ -555,7 +557,7 @@ class BrokerTransport:
                 f"queue ends at {answer.ext().get('maxOffset')}",
             )
         end = min(begin, high)
-        reason = f"OFFSET_EXPIRED retention removed them, the queue begins at {begin}"
+        reason = f"OFFSET_EXPIRED retention removed these messages; the queue now begins at {begin}"
         self.policy.lost(Skip(r.topic, r.broker, r.queue_id, at, end, reason), ADVICE)
         return end
 
@@ -609,8 +611,8 @@ class BrokerTransport:
             return short
         raise UnreachableError(
             "BROKER_UNREACHABLE",
-            f"no replica of {queue.broker_name} gave {queue.topic} queue {queue.queue_id} offset "
-            f"{offset} in {attempt + 1} tries: {last}",
+            f"no replica of broker {queue.broker_name} returned {queue.topic} queue "
+            f"{queue.queue_id} offset {offset} in {attempt + 1} attempts: {last}",
         )
 
 

@@ -96,7 +96,7 @@ class Survey:
                 raise NoBrokerError(
                     f"{text}. Wait until it is back, or set failOnDataLoss=false to read without it"
                 )
-            log.warning("read without its messages: %s", text)
+            log.warning("reading without the messages of an absent broker: %s", text)
         return found
 
     async def _queues_and_brokers(self) -> tuple[list[QueueKey], set[str]]:
