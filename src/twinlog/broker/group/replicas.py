@@ -431,7 +431,7 @@ class ReplicasManager:
         config = self._broker.config
         if policy.broker_role != config.broker_role.value:
             _LOG.warning(
-                "the file says brokerRole=%s, but the group answers as %s; that of the group counts",
+                "the file has brokerRole=%s, but the group answers as %s: that of the group counts",
                 config.broker_role.value, policy.broker_role,
             )  # fmt: skip
         if policy.is_durable and config.flush_disk_type is not FlushDiskType.SYNC_FLUSH:
