@@ -153,7 +153,7 @@ async def test_a_change_that_cannot_be_written_is_written_with_the_next(brokers:
     code = RequestCode.UPDATE_BROKER_CONFIG
     answer = await brokers.call(broker, code, body=b"fileReservedTime=7\n")
     assert answer.code == 1
-    assert "holds until the next start" in (answer.remark or "")
+    assert "holds only until the next start" in (answer.remark or "")
     assert (await brokers.call(broker, code, body=b"deleteWhen=05\n")).code == 0
     assert disk.read_bytes("/broker.conf") == (b"brokerName=a\nfileReservedTime=7\ndeleteWhen=05\n")
 

@@ -88,7 +88,10 @@ class AdminConfigProcessor:
         """Many changes share a write: on the loop a thousand of them would stop everyone."""
         reason = await self._saver.save()
         if reason:
-            remark = f"the change holds until the next start: {self._config_path}: {reason}"
+            remark = (
+                "the change is in effect, but holds only until the next start, as it cannot "
+                f"be saved in {self._config_path}: {reason}"
+            )
             connection.reply(request, ResponseCode.SYSTEM_ERROR, remark=remark)
         else:
             connection.reply(request)
