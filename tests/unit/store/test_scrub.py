@@ -7,7 +7,7 @@ import itertools
 import os
 import random
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,10 @@ async def walking(path: Path, clock: ManualClock) -> AsyncIterator[tuple[Message
         yield store, open_scrub(store, path, clock)
 
 
-def open_scrub(store: MessageStore, path: Path, clock: ManualClock) -> Scrubber:
-    scrubber = Scrubber(store, PosixDisk(), clock, str(path / "twinlog"))
+def open_scrub(
+    store: MessageStore, path: Path, clock: ManualClock, disk: PosixDisk | None = None
+) -> Scrubber:
+    scrubber = Scrubber(store, disk or PosixDisk(), clock, str(path / "twinlog"))
     scrubber.at_end = []  # The index, which rests in between.
     scrubber.start(NoTasks(asyncio.get_running_loop(), lambda *_: None), has_point=True)
     return scrubber
@@ -277,6 +279,60 @@ async def test_an_entry_that_was_left_blank_for_a_damaged_record_is_written_when
         await to_the_end(scrubber, clock)
         assert queue.read(pool, 0, 60) == right
         assert scrubber.healer.healed_entries == 4
+
+
+class CuttingDisk(PosixDisk):
+    """The log is cut when the `left`-th call in a thread is over, before its caller goes on."""
+
+    left = 0
+    cut: Callable[[], None]
+
+    async def run(self, function: Any, *arguments: Any) -> Any:
+        value = await super().run(function, *arguments)
+        self.left -= 1
+        if self.left == 0:
+            self.cut()
+        return value
+
+
+@pytest.mark.parametrize("what", ["a range without a digest", "a range with one"])
+@pytest.mark.parametrize("call", range(1, 7))
+async def test_a_log_that_is_cut_while_it_is_looked_at_is_judged_by_what_it_holds_then(
+    tmp_path: Path, call: int, what: str
+) -> None:
+    """As that of a slave is, whose master says otherwise. A digest of the bytes before would name
+    those behind them as damaged for good, and take a copy that still has them for the right one."""
+    clock, disk = ManualClock(), CuttingDisk()
+    async with walking(tmp_path, clock) as (store, first):
+        log = store.commit_log
+        begin = log.segments.segments[2].start
+        size = int.from_bytes(log.read(begin, 4), "big")
+        right = log.read(begin, 16384)
+        if "with one" in what:
+            await to_the_end(first, clock)
+        scrubber = open_scrub(store, tmp_path, clock, disk)
+        events: list[str] = []
+        scrubber.healer.on_event = lambda kind, **details: events.append(kind)
+
+        def cut() -> None:
+            log.truncate_to(begin + size, reason="diverged")
+            for number in range(1000, 1200):
+                store.put(message(number, queue_id=0, size=200))
+                store.write_pending()
+
+        disk.left, disk.cut = call, cut
+        while log.cut_count == 0:
+            scrubber.state.position = begin
+            await scrubber.step()
+        await store.flush_service.flush()
+        await scrubber._seal()
+        scrubber.healer.replicas = lambda: [Copy(bytes(begin) + right)]
+        for _ in range(2):
+            scrubber.hurry()
+            await to_the_end(scrubber, clock)
+        assert (store.damage.places, events) == ({}, [])
+        assert bytes(log.read(begin, 16384)) != right
+        disk.close()
 
 
 @pytest.fixture

@@ -233,13 +233,10 @@ class Scrubber:
             if begin + size > self._limit:
                 return
             if begin >= self._store.commit_log.min_offset and self.digests.find(begin) is None:
-                cut_count = self._store.commit_log.cut_count
                 try:
                     digest = await self._digest(begin, size)
                 except OffsetOutOfRangeError:
                     return  # Cut or expired meanwhile.
-                if self._store.commit_log.cut_count != cut_count:
-                    return
                 self.digests.add(begin, digest)
             self._seal_at = begin + size
 
@@ -379,14 +376,18 @@ class Scrubber:
 
     async def _step(self, at: int) -> int:
         log = self._store.commit_log
+        cut_count = log.cut_count
         begin, size = range_of(at, log.segment_size)
         if begin != self._range_begin:
             await self._begin_range(begin, size)
+        self._need_uncut(cut_count)
         limit = min(self._limit, log.segments.segments[-1].end)
         data = await self._disk.run(log.read_to_check, at, min(_STEP, limit - at))
+        self._need_uncut(cut_count)
         found = self._walk(data, at)
         if found.end == at and found.stop is ScanStop.INCOMPLETE and found.size > len(data):
             data = await self._disk.run(log.read_to_check, at, min(found.size, limit - at))
+            self._need_uncut(cut_count)
             found = self._walk(data, at)
         self._mend_queues(found)
         next_at = found.end
@@ -394,6 +395,7 @@ class Scrubber:
             next_at = at - at % log.segment_size + log.segment_size
         elif found.stop in (ScanStop.DAMAGED, ScanStop.EMPTY) or found.end == at:
             next_at = await self._damaged(found.end, found.reason, limit)
+            self._need_uncut(cut_count)
         self.state.position = max(next_at, at)
         while self._range_begin >= 0 and self.state.position >= self._range_begin + size and size:
             await self._end_range(self._range_begin, size)
@@ -402,6 +404,12 @@ class Scrubber:
                 break
             await self._begin_range(begin, size)
         return max(self.state.position - at, 1)
+
+    def _need_uncut(self, cut_count: int) -> None:
+        """What was read before a cut of the log says nothing of what is there now: other records
+        may have come in its place."""
+        if self._store.commit_log.cut_count != cut_count:
+            raise OffsetOutOfRangeError("the log was cut while it was looked at")
 
     def _walk(self, data: bytes, at: int) -> Walked:
         began = self._clock.monotonic_ms()
@@ -418,6 +426,7 @@ class Scrubber:
     async def _damaged(self, at: int, reason: str, limit: int) -> int:
         """No sound record begins at `at`: heal it, or name it and find where to go on."""
         log = self._store.commit_log
+        cut_count = log.cut_count
         begin, size = range_of(at, log.segment_size)
         self._is_range_sound = False
         is_new, self._healed_at = at != self._healed_at, at
@@ -430,6 +439,7 @@ class Scrubber:
             self._range_begin = -1  # Begin the range again: it may be sound now.
             return at
         end = await self._behind(at)
+        self._need_uncut(cut_count)
         self._name(place_of(at, end - at, reason or "no record begins there"))
         return end
 
@@ -469,12 +479,14 @@ class Scrubber:
 
     async def _check_range(self, begin: int, size: int) -> bool:
         """Whether a range is what its digest says, at the end: healed or named if not."""
+        cut_count = self._store.commit_log.cut_count
         try:
             if await self._digest(begin, size) == self.digests.find(begin):
                 return True
             if await self.healer.heal_range(begin, size):
                 self._store.damage.count_healed()
                 return True
+            self._need_uncut(cut_count)
         except OffsetOutOfRangeError:
             return False  # Cut or expired meanwhile.
         self._name(_range_damage(begin, size))
@@ -495,9 +507,11 @@ class Scrubber:
         await self._compare(begin, mine)
 
     async def _digest(self, begin: int, size: int) -> bytes:
+        cut_count = self._store.commit_log.cut_count
         data = await self._disk.run(self._store.commit_log.read_to_check, begin, size)
         digest, took_ms = await self._disk.run(self._timed_digest, data)
         self._busy_ms += took_ms
+        self._need_uncut(cut_count)
         return digest
 
     def _timed_digest(self, data: bytes) -> tuple[bytes, int]:
@@ -507,8 +521,10 @@ class Scrubber:
 
     async def _compare(self, begin: int, mine: bytes) -> None:
         """Both are sound by themselves and differ: nobody can say which is right. Named."""
+        cut_count = self._store.commit_log.cut_count
         for replica in self.healer.replicas():
             its = await replica.digests(begin, 1)
+            self._need_uncut(cut_count)
             if its and its[0] == mine:
                 if self._differing.get(begin) == replica.name:
                     del self._differing[begin]
