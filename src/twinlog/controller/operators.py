@@ -56,31 +56,15 @@ class OperatorRequests:
         code, leads = RequestCode, self._leading
         return [
             Row(code.TWINLOG_GROUPS, NoHeader, leads(self._groups), ANY_ACCOUNT, UNUSED_BODY),
-            Row(
-                code.TWINLOG_SET_LEARNER,
-                headers.SetLearnerRequestHeader,
-                leads(self._set_learner),
-                ADMIN,
-                UNUSED_BODY,
-                _learner_change,
-            ),
-            Row(
-                code.TWINLOG_ADOPT,
-                headers.AdoptRequestHeader,
-                leads(self._adopt),
-                ADMIN,
-                UNUSED_BODY,
-                lambda header, _: f"adopt {header.broker_name}",
-            ),
+            Row(code.TWINLOG_SET_LEARNER, headers.SetLearnerRequestHeader,
+                leads(self._set_learner), ADMIN, UNUSED_BODY, _learner_change),
+            Row(code.TWINLOG_ADOPT, headers.AdoptRequestHeader,
+                leads(self._adopt), ADMIN, UNUSED_BODY,
+                lambda header, _: f"adopt {header.broker_name}"),
             # Each controller has a journal of its own, whoever leads.
-            Row(
-                code.TWINLOG_EVENTS,
-                headers.EventsRequestHeader,
-                self._events,
-                ANY_ACCOUNT,
-                UNUSED_BODY,
-            ),
-        ]
+            Row(code.TWINLOG_EVENTS, headers.EventsRequestHeader,
+                self._events, ANY_ACCOUNT, UNUSED_BODY),
+        ]  # fmt: skip
 
     def _groups(self, connection: ServerConnection, request: Request) -> None:
         core, now_ms = self._shell.core, self._shell.now_ms

@@ -52,12 +52,7 @@ def group_rows(broker: Broker) -> list[Row[Any]]:
     assert broker.relay is not None
     return [
         Row(code.GET_BROKER_EPOCH_CACHE, NoHeader, group.epochs, ANY_ACCOUNT, SMALL_BODY),
-        Row(
-            code.NOTIFY_BROKER_ROLE_CHANGED,
-            NotifyBrokerRoleChangedRequestHeader,
-            group.role_changed,
-            ADMIN,
-            SMALL_BODY,
-        ),
+        Row(code.NOTIFY_BROKER_ROLE_CHANGED, NotifyBrokerRoleChangedRequestHeader,
+            group.role_changed, ADMIN, SMALL_BODY),
         Row(code.TWINLOG_RELAY, TwinlogRelayRequestHeader, broker.relay.serve, ADMIN, MESSAGES),
-    ]
+    ]  # fmt: skip

@@ -82,11 +82,6 @@ def status_rows(broker: Broker) -> list[Row[Any]]:
     return [
         Row(code.GET_BROKER_HA_STATUS, NoHeader, status, ANY_ACCOUNT, UNUSED_BODY),
         Row(code.TWINLOG_EVENTS, EventsRequestHeader, events, ANY_ACCOUNT, UNUSED_BODY),
-        Row(
-            code.TWINLOG_BUSIEST,
-            NoHeader,
-            BusiestProcessor(broker).answer,
-            ANY_ACCOUNT,
-            UNUSED_BODY,
-        ),
-    ]
+        Row(code.TWINLOG_BUSIEST, NoHeader,
+            BusiestProcessor(broker).answer, ANY_ACCOUNT, UNUSED_BODY),
+    ]  # fmt: skip
