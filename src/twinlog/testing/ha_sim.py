@@ -46,8 +46,8 @@ from twinlog.testing.ha_sim_world import (
     draw_world,
 )
 from twinlog.testing.seed_run import SeedFailure, SeedRun
-from twinlog.testing.sim_clock import SimClock
 from twinlog.testing.sim_loop import SimLoop
+from twinlog.testing.sim_process import SimProcess
 from twinlog.testing.simdisk import SimDisk
 
 HA_PORT = 10912
@@ -60,18 +60,14 @@ class SimFailure(SeedFailure):
     simulation: Simulation
 
 
-class SimNode:
-    """One broker: a host, a disk, a store and its replication. Survives its processes."""
+class SimNode(SimProcess):
+    """One broker: a host, a disk, a store and its replication."""
 
     def __init__(self, sim: Simulation, name: str, role: BrokerRole, broker_id: int) -> None:
+        super().__init__(sim, name)
         self.sim = sim
-        self.name = name
         self.role = role
         self.broker_id = broker_id
-        self.host = sim.loop.add_host(name)
-        self.clock = SimClock(sim.loop, self.host)
-        self.disk = SimDisk(now_ms=self.clock.now_ms)
-        self.is_up = False
         self.boot_count = 0
         self.first_start = -1
         """Where the log of this disk begins; unknown while it is empty."""
@@ -107,13 +103,8 @@ class SimNode:
             twinlog_ha_secret="shared",
         )
 
-    def boot(self) -> None:
-        """Start the process."""
-        self.sim.loop.revive(self.host)
+    def _begins(self) -> None:
         self.boot_count += 1
-        self.is_up = False
-        task = self.sim.loop.spawn_on(self.host, self._boot())
-        task.add_done_callback(self._booted)
 
     async def _boot(self) -> None:
         config = self.config()
@@ -145,21 +136,6 @@ class SimNode:
         identity.settle(self.clock.now_ms())
         return HAService(settings, self.store, self.clock, self.tasks, twin=twin, ask_dialect=_twin)
 
-    def _booted(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if "No space left" not in str(error):
-            self.sim.fail(f"{self.name} did not start: {error!r}")
-            return
-        # A broker may refuse to start on a full disk; whoever supervises it tries again.
-        self.sim.trace(f"{self.name} did not start: {error}")
-        self.kill()
-        self.sim.loop.call_later(1.0, self.boot_if_down)
-
-    def boot_if_down(self) -> None:
-        if not self.host.is_alive:
-            self.boot()
-
     def _failed(self, name: str, error: BaseException) -> None:
         self.sim.fail(f"{self.name}: task {name} died: {error!r}")
 
@@ -190,24 +166,6 @@ class SimNode:
         self.past.append((self.first_start, self.end_ever))
         self.first_start, self.end_ever, self.durable_ever = -1, 0, 0
         self.disk = SimDisk(now_ms=self.clock.now_ms)
-
-    def resume_if_paused(self) -> None:
-        if self.host.is_alive and self.host.is_paused:
-            self.sim.loop.resume(self.host)
-
-    def kill(self) -> None:
-        """SIGKILL: what was written stays."""
-        self.sim.trace(f"{self.name} killed")
-        self.is_up = False
-        self.sim.loop.kill(self.host)
-        self.disk = self.disk.kill()
-
-    def power_loss(self) -> None:
-        """What was not synced may be gone, in part, and nobody is told."""
-        self.sim.trace(f"{self.name} lost power")
-        self.is_up = False
-        self.sim.loop.kill(self.host, power_loss=True)
-        self.disk = self.disk.crash(self.sim.rng)
 
     async def stop(self) -> None:
         """A clean stop."""
@@ -305,13 +263,9 @@ class Simulation(SeedRun):
         )
 
     async def _until(self, condition: Callable[[], bool], within_s: float, what: str) -> None:
-        deadline_s = self.loop.now_s + within_s
-        while not condition():
-            if self.loop.now_s > deadline_s or self.failure:
-                detail = "; ".join(f"{n.name} {self._state_text(n)}" for n in self._nodes())
-                self.fail(f"did not happen within {within_s} s: {what}: {detail}")
-                return
-            await asyncio.sleep(0.05)
+        if not await self.until(condition, within_s):
+            detail = "; ".join(f"{n.name} {self._state_text(n)}" for n in self._nodes())
+            self.fail(f"did not happen within {within_s} s: {what}: {detail}")
 
     def _nodes(self) -> list[SimNode]:
         return [self.master, *self.slaves]

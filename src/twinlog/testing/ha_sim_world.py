@@ -29,19 +29,9 @@ class World:
 
 
 FAULTS: tuple[str, ...] = (
-    "kill_slave",
-    "power_slave",
-    "kill_master",
-    "pause_slave",
-    "pause_master",
-    "partition",
-    "partition_oneway",
-    "reset",
-    "disk_full_slave",
-    "wall_clock",
-    "late_slave",
-    "stranger",
-)
+    "kill_slave", "power_slave", "kill_master", "pause_slave", "pause_master", "partition",
+    "partition_oneway", "reset", "disk_full_slave", "wall_clock", "late_slave", "stranger",
+)  # fmt: skip
 
 
 # Of Apache's master, which only classic slaves have.

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ class SeedRun(ABC):
     """One seed. A subclass has `_main`, which calls `fail` for everything that does not hold."""
 
     failure_type: ClassVar[type[SeedFailure]] = SeedFailure
+    rng: random.Random
 
     def __init__(self, seed: int, loop: SimLoop, *, keeps_trace: bool) -> None:
         self.seed = seed
@@ -57,6 +58,14 @@ class SeedRun(ABC):
         self.trace(f"FAILURE {text}")
         if not self.failure:
             self.failure = f"{text} at {self.loop.now_s:.3f} s"
+
+    async def until(self, condition: Callable[[], bool], within_s: float) -> bool:
+        deadline_s = self.loop.now_s + within_s
+        while not condition():
+            if self.loop.now_s > deadline_s or self.failure:
+                return False
+            await asyncio.sleep(0.05)
+        return True
 
     def run(self) -> None:
         """Raises `failure_type` when something does not hold."""

@@ -13,7 +13,7 @@ from twinlog.runtime.broker_config import BrokerConfig, BrokerRole, HADialect, R
 from twinlog.runtime.disk import write_atomically
 from twinlog.testing.group.ledger import Sent
 from twinlog.testing.group.records import LogImage, queue_entries
-from twinlog.testing.sim_clock import SimClock
+from twinlog.testing.sim_process import SimProcess
 from twinlog.testing.simdisk import SimDisk
 
 if TYPE_CHECKING:
@@ -28,19 +28,15 @@ NAME_LENGTH = 20  # Of a file that is named after its first offset.
 BODY_AT = 88  # Of a record whose addresses have four bytes.
 
 
-class GroupNode:
-    """Survives its processes. `is_held`: an operator has stopped it, nobody else starts it."""
+class GroupNode(SimProcess):
+    """`is_held`: an operator has stopped it, nobody else starts it."""
 
     def __init__(self, sim: GroupSimulation, name: str, role: BrokerRole, broker_id: int) -> None:
+        super().__init__(sim, name)
         self.sim = sim
-        self.name = name
         self.role = role
         self.broker_id = broker_id
-        self.host = sim.loop.add_host(name)
         self.address = f"{self.host.address}:{SERVICE_PORT}"
-        self.clock = SimClock(sim.loop, self.host)
-        self.disk = SimDisk(now_ms=self.clock.now_ms)
-        self.is_up = False
         self.is_held = False
         self.is_stopping = False
         self.lost_s = -1.0
@@ -105,15 +101,12 @@ class GroupNode:
             twinlog_ha_classic_peers=",".join(self.sim.addresses()),
         )
 
-    def boot(self) -> None:
-        """Start the process."""
-        self.sim.loop.revive(self.host)
-        self.is_up = self.is_stopping = False
+    def _begins(self) -> None:
+        self.is_stopping = False
         self.sim.trace(f"{self.name} boots as {self.role}")
         if not self.disk.exists(CONFIG_PATH):
             self.disk.make_directories(posixpath.dirname(CONFIG_PATH))
             write_atomically(self.disk, CONFIG_PATH, b"")
-        self.sim.loop.spawn_on(self.host, self._boot()).add_done_callback(self._booted)
 
     async def _boot(self) -> None:
         broker = build_broker(
@@ -138,19 +131,9 @@ class GroupNode:
             self.sim.consumer.restart()
         self.sim.trace(f"{self.name} up end={broker.store.commit_log.max_offset}")
 
-    def _booted(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if "No space left" not in str(error):
-            self.sim.fail(f"{self.name} did not start: {error!r}")
-            return
-        self.sim.trace(f"{self.name} did not start: {error}")
-        self.kill()
-        self.sim.loop.call_later(1.0, self.boot_if_down)
-
     def boot_if_down(self) -> None:
-        if not self.host.is_alive and not self.is_held:
-            self.boot()
+        if not self.is_held:
+            super().boot_if_down()
 
     def _failed(self, name: str, error: BaseException) -> None:
         if "No space left" in str(error):
@@ -189,8 +172,9 @@ class GroupNode:
         self.sim.loop.pause(self.host)
 
     def resume_if_paused(self) -> None:
-        if self.host.is_alive and self.host.is_paused:
-            self.sim.loop.resume(self.host)
+        is_paused = self.host.is_alive and self.host.is_paused
+        super().resume_if_paused()
+        if is_paused:
             self._note_pause()
 
     def _note_pause(self) -> None:
@@ -198,21 +182,10 @@ class GroupNode:
             self.sim.master_paused_s.append((self._paused_at_s, self.sim.loop.now_s))
         self._paused_at_s = None
 
-    def kill(self) -> None:
-        """SIGKILL: what was written stays."""
-        self.sim.trace(f"{self.name} killed")
-        self._note_down()
-        self.sim.loop.kill(self.host)
-        self.disk = self.disk.kill()
-
     def power_loss(self) -> None:
-        """What was not synced may be gone, in part, and nobody is told."""
         before, words = self.image(), self.sim.watch.last.get(self.host.address)
-        self.sim.trace(f"{self.name} lost power")
-        self._note_down()
+        super().power_loss()
         self.lost_s = self.sim.loop.now_s
-        self.sim.loop.kill(self.host, power_loss=True)
-        self.disk = self.disk.crash(self.sim.rng)
         if words is not None and not self.is_master:
             after = self.image()
             start = max(before.start, after.start)
@@ -220,7 +193,7 @@ class GroupNode:
                 self.sim.fail(f"{self.name} called {words.durable} durable and lost it")
 
     def _note_down(self) -> None:
-        self.is_up = False
+        super()._note_down()
         self._note_pause()
         if self.is_master:
             self.sim.master_down_s.append(self.sim.loop.now_s)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from typing import Any
 
 from twinlog.namesrv.server import build_namesrv
@@ -243,14 +242,6 @@ class GroupSimulation(SeedRun):
         await build_namesrv(config, disk=SimDisk(now_ms=clock.now_ms), clock=clock).start()
 
     # Waiting.
-
-    async def until(self, condition: Callable[[], bool], within_s: float) -> bool:
-        deadline_s = self.loop.now_s + within_s
-        while not condition():
-            if self.loop.now_s > deadline_s or self.failure:
-                return False
-            await asyncio.sleep(0.05)
-        return True
 
     async def until_up(self, node: GroupNode) -> None:
         def is_up() -> bool:

@@ -14,33 +14,15 @@ QUESTIONS = ("fine", "late", "failing", "wrong")
 
 # At the same time as others, whatever happens.
 FAULTS = (
-    "kill_slave",
-    "power_slave",
-    "kill_master",
-    "power_master",
-    "pause_slave",
-    "pause_master",
-    "partition",
-    "partition_oneway",
-    "reset",
-    "slow_disk_slave",
-    "slow_disk_master",
-    "disk_full_slave",
-    "wall_clock",
-    "restart_consumer",
-)
+    "kill_slave", "power_slave", "kill_master", "power_master", "pause_slave", "pause_master",
+    "partition", "partition_oneway", "reset", "slow_disk_slave", "slow_disk_master",
+    "disk_full_slave", "wall_clock", "restart_consumer",
+)  # fmt: skip
 # What an operator does, or has to undo: one at a time.
 OPERATIONS = (
-    "switch",
-    "switch",
-    "power_all",
-    "replace_slave",
-    "lose_queue",
-    "wipe_master",
-    "retention",
-    "create_topics",
-    "restart_clean",
-)
+    "switch", "switch", "power_all", "replace_slave", "lose_queue", "wipe_master", "retention",
+    "create_topics", "restart_clean",
+)  # fmt: skip
 # A classic slave cannot tell that it is ahead of its master (spec, section 6).
 NOT_CLASSIC = ("power_master", "power_all", "wipe_master")
 NEEDS_NAMESRV = ("create_topics",)

@@ -15,7 +15,7 @@ from twinlog.controller.server import ControllerServer, build_controller
 from twinlog.controller.store import StoreOutcome
 from twinlog.runtime.controller_config import ControllerConfig
 from twinlog.runtime.disk import write_atomically
-from twinlog.testing.sim_clock import SimClock
+from twinlog.testing.sim_process import SimProcess
 from twinlog.testing.simdisk import SimDisk
 
 if TYPE_CHECKING:
@@ -64,17 +64,13 @@ class WatchedStore:
         return StoreOutcome.UNKNOWN if is_unknown else outcome
 
 
-class ControllerNode:
-    """Survives its processes."""
+class ControllerNode(SimProcess):
+    """One controller."""
 
     def __init__(self, swarm: Swarm, number: int) -> None:
+        super().__init__(swarm, f"controller{number}")
         self._swarm = swarm
-        self.name = f"controller{number}"
-        self.host = swarm.loop.add_host(self.name)
         self.host.clock_rate = swarm.world.rates[-number]
-        self.clock = SimClock(swarm.loop, self.host)
-        self.disk = SimDisk(now_ms=self.clock.now_ms)
-        self.is_up = False
         self.backups: list[bytes] = []
         """Its records after each write, oldest first."""
         self.server: ControllerServer
@@ -88,11 +84,6 @@ class ControllerNode:
         """Whether it would decide something now."""
         is_running = self.is_up and self.host.is_alive and not self.host.is_paused
         return is_running and self.server.core is not None
-
-    def boot(self) -> None:
-        self._swarm.loop.revive(self.host)
-        self._swarm.trace(f"{self.name} boots")
-        self._swarm.loop.spawn_on(self.host, self._boot()).add_done_callback(self._booted)
 
     async def _boot(self) -> None:
         etcd = self._swarm.etcd
@@ -137,17 +128,11 @@ class ControllerNode:
 
     def kill(self) -> None:
         if self.host.is_alive:
-            self._swarm.trace(f"{self.name} killed")
-            self.is_up = False
-            self._swarm.loop.kill(self.host)
-            self.disk = self.disk.kill()
+            super().kill()
 
     def power_loss(self) -> None:
         if self.host.is_alive:
-            self._swarm.trace(f"{self.name} lost power")
-            self.is_up = False
-            self._swarm.loop.kill(self.host, power_loss=True)
-            self.disk = self.disk.crash(self._swarm.rng)
+            super().power_loss()
 
     def _back_up(self) -> None:
         self.backups.append(self.disk.peek(RECORDS_PATH, 0, 1 << 30))
@@ -166,14 +151,6 @@ class ControllerNode:
         """Somebody puts an older file in its place while it is down."""
         self._swarm.trace(f"{self.name} has an old backup")
         write_atomically(self.disk, RECORDS_PATH, data)
-
-    def boot_if_down(self) -> None:
-        if not self.host.is_alive:
-            self.boot()
-
-    def resume_if_paused(self) -> None:
-        if self.host.is_alive and self.host.is_paused:
-            self._swarm.loop.resume(self.host)
 
 
 class StrayController(ControllerNode):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from twinlog.broker.server import build_broker
 from twinlog.runtime.broker_config import BrokerConfig, BrokerRole
 from twinlog.testing.group.node import HA_PORT, LOG_PATH, NAME_LENGTH, SERVICE_PORT, GroupNode
+from twinlog.testing.sim_process import SimProcess
 
 if TYPE_CHECKING:
     from twinlog.testing.swarm.sim import Swarm
@@ -107,13 +108,9 @@ class SwarmNode(GroupNode):
         self.is_up = False
 
     def power_loss(self) -> None:
-        """What was not synced may be gone, in part, and nobody is told."""
-        self.sim.trace(f"{self.name} lost power")
-        self._note_down()
+        SimProcess.power_loss(self)  # What a slave called durable is checked otherwise.
         if not self.swarm.world.is_flushed:
             self.lost_s = self.sim.loop.now_s
-        self.sim.loop.kill(self.host, power_loss=True)
-        self.disk = self.disk.crash(self.sim.rng)
         self.checked_to = 0
 
     def replace_disk(self) -> None:

@@ -170,14 +170,6 @@ class Swarm(SeedRun):
         server = build_namesrv(config, disk=SimDisk(now_ms=clock.now_ms), clock=clock)
         await self.loop.spawn_on(host, server.start())
 
-    async def until(self, condition: Callable[[], bool], within_s: float) -> bool:
-        deadline_s = self.loop.now_s + within_s
-        while not condition():
-            if self.loop.now_s > deadline_s or self.failure:
-                return False
-            await asyncio.sleep(0.05)
-        return True
-
     # The run.
 
     async def _main(self) -> None:
