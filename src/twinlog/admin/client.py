@@ -42,6 +42,10 @@ class Gathered(msgspec.Struct, Generic[T], frozen=True):
             raise error
         return self.values
 
+    def any_or_raise(self) -> dict[str, T]:
+        """Raises when nobody answered."""
+        return self.values or self.all_or_raise()
+
 
 class ClusterInfo(msgspec.Struct, frozen=True):
     """Brokers by name, and the names of each cluster."""

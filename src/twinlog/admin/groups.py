@@ -261,8 +261,7 @@ async def producer_members(admin: Admin, group: str, topic: str) -> tuple[Member
         return _members_of(body_as(answer, ProducerConnection).connection_set)
 
     found = await gather(await admin.route_masters(topic), read)
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     members = {m.client_id: m for answer in found.values.values() for m in answer}
     return tuple(members[client_id] for client_id in sorted(members))
 
@@ -329,8 +328,7 @@ async def group_progress(admin: Admin, group: str, *, topic: str | None = None) 
         return queue_progress(stats), stats.consume_tps
 
     found = await gather(await _addresses_of(admin, group), read)
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     queues = [queue for entries, _ in found.values.values() for queue in entries]
     return GroupProgress(
         group=group,

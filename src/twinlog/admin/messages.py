@@ -85,8 +85,7 @@ async def query_by_key(
         return calls.decode_messages(answer.body, names[address]) if answer.body else []
 
     found = await gather(names, ask)
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     messages = [m for answer in found.values.values() for m in answer]
     return sorted(
         (m for m in messages if m.record.topic == topic and has_key(m, key, is_unique_key)),

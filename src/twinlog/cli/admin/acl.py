@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options, once_options
-from twinlog.cli.admin.session import Session, call, confirm, missing_of, run, show
+from twinlog.cli.admin.options import cluster_report, once_options
+from twinlog.cli.admin.session import Session, call, confirm, missing_of, show
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup, nearest
 from twinlog.cli.output import Column, Report, Table
@@ -49,8 +49,7 @@ async def _tables(admin: Admin) -> Gathered[AclTable]:
     found = await gather(
         (await admin.cluster()).addresses(), lambda address: acl_table(admin, address)
     )
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     return found
 
 
@@ -68,13 +67,9 @@ def _row(account: AclAccount, brokers: int) -> dict[str, Any]:
 
 
 @acl.command("list", epilog="Example: twinlog acl list -o json")
-@cluster_options
-def list_command(session: Session) -> int:
+@cluster_report
+async def list_command(admin: Admin) -> Report:
     """List all accounts without their secrets, and count the brokers that agree."""
-    return run(session, _list)
-
-
-async def _list(admin: Admin) -> Report:
     found = await _tables(admin)
     counted: dict[tuple[str, str], list[AclAccount]] = {}
     for table in found.values.values():
@@ -199,8 +194,7 @@ async def _put(admin: Admin, accounts: dict[str, AclAccount], secret: str | None
     from twinlog.admin.client import gather
 
     done = await gather(accounts, lambda a: put_account(admin, a, accounts[a], secret))
-    if not done.values:
-        done.all_or_raise()
+    done.any_or_raise()
     (first, *_) = done.values
     row = _row(accounts[first], len(done.values))
     return Report([Table(_COLUMNS, [row])], missing=missing_of(done))
@@ -223,8 +217,7 @@ def remove(session: Session, account_name: str, is_sure: bool) -> int:
         if not holders:
             raise _unknown(account_name, found)
         done = await gather(holders, lambda a: delete_account(admin, a, account_name))
-        if not done.values:
-            done.all_or_raise()
+        done.any_or_raise()
         rows = [{"access_key": account_name, "broker": address} for address in done.values]
         columns = [Column("access_key", "REMOVED"), Column("broker")]
         return Report([Table(columns, rows)], missing=missing_of(done))

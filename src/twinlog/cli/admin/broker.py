@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options, once_options
-from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_found, run, show
+from twinlog.cli.admin.options import cluster_report, once_options
+from twinlog.cli.admin.session import Session, call, confirm, missing_of, not_found, show
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup, nearest
 from twinlog.cli.output import Column, Report, Table, show_bytes, show_percent
@@ -101,10 +101,10 @@ def broker_row(entry: Any) -> dict[str, Any]:
 
 @broker.command("list", epilog="Example: twinlog broker list --watch")
 @click.option("--cluster", help="Only this cluster.")
-@cluster_options
-def list_command(session: Session, cluster: str | None) -> int:
+@cluster_report
+async def list_command(admin: Admin, cluster: str | None) -> Report:
     """List all brokers with role, rates, end of the log and disk."""
-    return run(session, lambda admin: broker_report(admin, cluster))
+    return await broker_report(admin, cluster)
 
 
 async def broker_report(admin: Admin, cluster: str | None) -> Report:
@@ -143,21 +143,16 @@ async def addresses_of(admin: Admin, name: str) -> list[str]:
 
 @broker.command("show", epilog="Example: twinlog broker show broker-a:0")
 @click.argument("name")
-@cluster_options
-def show_command(session: Session, name: str) -> int:
+@cluster_report
+async def show_command(admin: Admin, name: str) -> Report:
     """Show everything that a broker says about its state. NAME: broker-a, broker-a:1, HOST:PORT."""
-    return run(session, lambda admin: _show(admin, name))
-
-
-async def _show(admin: Admin, name: str) -> Report:
     from twinlog.admin import brokers
     from twinlog.admin.client import gather
 
     found = await gather(
         await addresses_of(admin, name), lambda address: brokers.broker_runtime(admin, address)
     )
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     rows: list[dict[str, Any]] = [
         {"address": address, "key": key, "value": value}
         for address, runtime in found.values.items()
@@ -178,21 +173,16 @@ def config() -> None:
 @config.command("get", epilog="Example: twinlog broker config get broker-a flushDiskType")
 @click.argument("name")
 @click.argument("keys", nargs=-1)
-@cluster_options
-def config_get(session: Session, name: str, keys: tuple[str, ...]) -> int:
+@cluster_report
+async def config_get(admin: Admin, name: str, keys: tuple[str, ...]) -> Report:
     """Print settings, all of them unless KEYS are given."""
-    return run(session, lambda admin: _config_get(admin, name, keys))
-
-
-async def _config_get(admin: Admin, name: str, keys: tuple[str, ...]) -> Report:
     from twinlog.admin import brokers
     from twinlog.admin.client import gather
 
     found = await gather(
         await addresses_of(admin, name), lambda address: brokers.broker_config(admin, address)
     )
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     known = {key for values in found.values.values() for key in values}
     for key in keys:
         if key not in known:
@@ -237,8 +227,7 @@ async def _config_set(admin: Admin, name: str, values: dict[str, str]) -> Report
     found = await gather(
         addresses, lambda address: brokers.update_broker_config(admin, address, values)
     )
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     rows: list[dict[str, Any]] = [
         {"address": address, "key": key, "value": value}
         for address in found.values
@@ -270,8 +259,7 @@ async def _permission(admin: Admin, broker_name: str, adds: bool) -> Report:
         raise not_found("broker", broker_name, info.names())
     change = brokers.add_write_permission if adds else brokers.wipe_write_permission
     found = await change(admin, broker_name)
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     rows: list[dict[str, Any]] = [
         {"broker": broker_name, "name_server": address, "topics_changed": count}
         for address, count in found.values.items()
@@ -288,34 +276,30 @@ _permission_command("undrain", "Let producers choose a broker again.", adds=True
 
 
 @broker.command(epilog="Example: twinlog broker disk")
-@cluster_options
-def disk(session: Session) -> int:
+@cluster_report
+async def disk(admin: Admin) -> Report:
     """Show how full the disks of the brokers are."""
+    from twinlog.admin import brokers
 
-    async def action(admin: Admin) -> Report:
-        from twinlog.admin import brokers
-
-        entries = await brokers.list_brokers(admin)
-        rows = [
-            {
-                "broker": entry.name,
-                "id": entry.broker_id,
-                "address": entry.address,
-                "disk_ratio": entry.disk_ratio if entry.error is None else None,
-                "log_bytes": log_bytes(entry.runtime) if entry.error is None else None,
-                "capacity": entry.runtime.get("commitLogDirCapacity"),
-            }
-            for entry in entries
-        ]
-        columns = [
-            Column("broker"), Column("id", is_right=True), Column("address"),
-            Column("disk_ratio", "DISK", show_percent, is_right=True),
-            Column("log_bytes", "LOG", show_bytes, is_right=True), Column("capacity"),
-        ]  # fmt: skip
-        missing = [f"incomplete: {e.address}: {e.error}" for e in entries if e.error is not None]
-        return Report([Table(columns, rows)], missing=missing)
-
-    return run(session, action)
+    entries = await brokers.list_brokers(admin)
+    rows = [
+        {
+            "broker": entry.name,
+            "id": entry.broker_id,
+            "address": entry.address,
+            "disk_ratio": entry.disk_ratio if entry.error is None else None,
+            "log_bytes": log_bytes(entry.runtime) if entry.error is None else None,
+            "capacity": entry.runtime.get("commitLogDirCapacity"),
+        }
+        for entry in entries
+    ]
+    columns = [
+        Column("broker"), Column("id", is_right=True), Column("address"),
+        Column("disk_ratio", "DISK", show_percent, is_right=True),
+        Column("log_bytes", "LOG", show_bytes, is_right=True), Column("capacity"),
+    ]  # fmt: skip
+    missing = [f"incomplete: {e.address}: {e.error}" for e in entries if e.error is not None]
+    return Report([Table(columns, rows)], missing=missing)
 
 
 def log_bytes(runtime: Any) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.cli.admin.broker import broker_report
-from twinlog.cli.admin.options import cluster_options
+from twinlog.cli.admin.options import cluster_options, cluster_report
 from twinlog.cli.admin.session import Session, call, missing_of, run, show, slave_notes
 from twinlog.cli.exit_codes import CommandError
 from twinlog.cli.lazy import LazyGroup
@@ -40,28 +40,24 @@ def cluster() -> None:
 
 
 @cluster.command("show", epilog="Example: twinlog cluster show -o json")
-@cluster_options
-def show_command(session: Session) -> int:
+@cluster_report
+async def show_command(admin: Admin) -> Report:
     """Show every broker with its role, rates and state."""
-    return run(session, lambda admin: broker_report(admin, None))
+    return await broker_report(admin, None)
 
 
 @cluster.command("list", epilog="Example: twinlog cluster list")
-@cluster_options
-def list_command(session: Session) -> int:
+@cluster_report
+async def list_command(admin: Admin) -> Report:
     """List clusters and their brokers."""
-
-    async def action(admin: Admin) -> Report:
-        info = await admin.cluster()
-        rows: list[dict[str, Any]] = []
-        for name in sorted(info.clusters):
-            members = info.names(name)
-            count = sum(len(info.brokers[member].broker_addrs) for member in members)
-            rows.append({"cluster": name, "groups": members, "brokers": count})
-        columns = [Column("cluster"), Column("brokers", is_right=True), Column("groups")]
-        return Report([Table(columns, rows, empty="no broker has registered")])
-
-    return run(session, action)
+    info = await admin.cluster()
+    rows: list[dict[str, Any]] = []
+    for name in sorted(info.clusters):
+        members = info.names(name)
+        count = sum(len(info.brokers[member].broker_addrs) for member in members)
+        rows.append({"cluster": name, "groups": members, "brokers": count})
+    columns = [Column("cluster"), Column("brokers", is_right=True), Column("groups")]
+    return Report([Table(columns, rows, empty="no broker has registered")])
 
 
 @cluster.command(epilog="Example: twinlog cluster health --wait 30s")
@@ -133,13 +129,9 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 
 
 @cluster.command(epilog="Example: twinlog cluster clients")
-@cluster_options
-def clients(session: Session) -> int:
+@cluster_report
+async def clients(admin: Admin) -> Report:
     """List the producers and consumers that are connected."""
-    return run(session, _clients)
-
-
-async def _clients(admin: Admin) -> Report:
     from msgspec.structs import asdict
 
     from twinlog.admin.clients import connections

@@ -10,8 +10,12 @@ import click
 
 from twinlog.cli.admin.consume import message_row
 from twinlog.cli.admin.message import LIST_COLUMNS
-from twinlog.cli.admin.options import cluster_options, connection_options, once_options
-from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
+from twinlog.cli.admin.options import (
+    cluster_report,
+    connection_options,
+    once_options,
+)
+from twinlog.cli.admin.session import Session, call, confirm, not_found, show
 from twinlog.cli.exit_codes import NOT_FOUND, CommandError
 from twinlog.cli.lazy import LazyGroup
 from twinlog.cli.output import Column, Report, Table, show_time
@@ -29,25 +33,21 @@ def dlq() -> None:
 
 
 @dlq.command("list", epilog="Example: twinlog dlq list")
-@cluster_options
-def list_command(session: Session) -> int:
+@cluster_report
+async def list_command(admin: Admin) -> Report:
     """List the groups that have dead letters."""
+    from twinlog.admin import dead_letters
 
-    async def action(admin: Admin) -> Report:
-        from twinlog.admin import dead_letters
-
-        rows: list[dict[str, Any]] = []
-        missing: list[str] = []
-        for entry in await dead_letters.dead_letter_groups(admin):
-            missing += [f"incomplete: {a}: {error}" for a, error in entry.failures.items()]
-            rows.append({"group": entry.group, "messages": entry.count, "last_ms": entry.last_ms})
-        columns = [
-            Column("group"), Column("messages", is_right=True),
-            Column("last_ms", "LAST", show_time),
-        ]  # fmt: skip
-        return Report([Table(columns, rows, empty="no dead letters")], missing=missing)
-
-    return run(session, action)
+    rows: list[dict[str, Any]] = []
+    missing: list[str] = []
+    for entry in await dead_letters.dead_letter_groups(admin):
+        missing += [f"incomplete: {a}: {error}" for a, error in entry.failures.items()]
+        rows.append({"group": entry.group, "messages": entry.count, "last_ms": entry.last_ms})
+    columns = [
+        Column("group"), Column("messages", is_right=True),
+        Column("last_ms", "LAST", show_time),
+    ]  # fmt: skip
+    return Report([Table(columns, rows, empty="no dead letters")], missing=missing)
 
 
 async def letters(admin: Admin, group: str) -> AsyncIterator[ReceivedMessage]:
@@ -71,22 +71,18 @@ async def letters(admin: Admin, group: str) -> AsyncIterator[ReceivedMessage]:
     type=click.IntRange(min=1),
     help="Show at most this many dead letters.",
 )
-@cluster_options
-def show_command(session: Session, group: str, limit: int) -> int:
+@cluster_report
+async def show_command(admin: Admin, group: str, limit: int) -> Report:
     """List the dead letters of a group."""
-
-    async def action(admin: Admin) -> Report:
-        rows: list[dict[str, Any]] = []
-        notes = []
-        async for letter in letters(admin, group):
-            if len(rows) == limit:
-                notes.append(f"The first {limit} are shown: raise --limit, or use `dlq export`.")
-                break
-            rows.append(message_row(letter))
-        columns = [Column("topic"), *LIST_COLUMNS]
-        return Report([Table(columns, rows, empty="empty", name_key="message_id")], notes=notes)
-
-    return run(session, action)
+    rows: list[dict[str, Any]] = []
+    notes = []
+    async for letter in letters(admin, group):
+        if len(rows) == limit:
+            notes.append(f"The first {limit} are shown: raise --limit, or use `dlq export`.")
+            break
+        rows.append(message_row(letter))
+    columns = [Column("topic"), *LIST_COLUMNS]
+    return Report([Table(columns, rows, empty="empty", name_key="message_id")], notes=notes)
 
 
 @dlq.command(epilog="Example: twinlog dlq export billing > letters.jsonl")

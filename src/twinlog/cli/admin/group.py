@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twinlog.cli.admin.options import cluster_options, once_options
+from twinlog.cli.admin.options import cluster_options, cluster_report, once_options, once_report
 from twinlog.cli.admin.session import (
     Session,
     call,
@@ -56,8 +56,7 @@ async def all_groups(
     from twinlog.admin import groups
 
     found = await groups.list_groups(admin)
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     table: dict[str, dict[str, SubscriptionGroupConfig]] = {}
     for address, configs in found.values.items():
         for name, config in configs.items():
@@ -128,13 +127,9 @@ def _topics(progress: GroupProgress) -> list[str]:
 
 @group.command("show", epilog="Example: twinlog group show billing")
 @click.argument("name")
-@cluster_options
-def show_command(session: Session, name: str) -> int:
+@cluster_report
+async def show_command(admin: Admin, name: str) -> Report:
     """Show the settings, members, subscriptions and lag of a group."""
-    return run(session, lambda admin: _show(admin, name))
-
-
-async def _show(admin: Admin, name: str) -> Report:
     from twinlog.admin import groups
 
     configs = await check_group_exists(admin, name)
@@ -181,18 +176,14 @@ def _member_table(members: GroupMembers | None) -> Table:
 
 @group.command(epilog="Example: twinlog group clients billing")
 @click.argument("name")
-@cluster_options
-def clients(session: Session, name: str) -> int:
+@cluster_report
+async def clients(admin: Admin, name: str) -> Report:
     """List the connected members of a group."""
+    from twinlog.admin import groups
 
-    async def action(admin: Admin) -> Report:
-        from twinlog.admin import groups
-
-        await check_group_exists(admin, name)
-        members = (await groups.members_of_many(admin, [name])).get(name)
-        return Report([_member_table(members)])
-
-    return run(session, action)
+    await check_group_exists(admin, name)
+    members = (await groups.members_of_many(admin, [name])).get(name)
+    return Report([_member_table(members)])
 
 
 _PROGRESS_COLUMNS = [
@@ -268,26 +259,21 @@ def _settings(command: Any) -> Any:
 @click.argument("name")
 @_settings
 @click.option("--cluster", help="Only on the brokers of this cluster.")
-@once_options
-def create(session: Session, name: str, cluster: str | None, **values: Any) -> int:
+@once_report
+async def create(admin: Admin, name: str, cluster: str | None, **values: Any) -> Report:
     """Create a group on every master."""
+    from twinlog.admin import groups
+    from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
 
-    async def action(admin: Admin) -> Report:
-        from twinlog.admin import groups
-        from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
-
-        table, _ = await all_groups(admin)
-        if name in table:
-            hint = f"change it with: twinlog group update {name}"
-            raise CommandError(f"group {name!r} exists", FAILED, hint=hint)
-        config = SubscriptionGroupConfig(name, **{k: v for k, v in values.items() if v is not None})
-        found = await groups.create_group(admin, config, cluster=cluster)
-        if not found.values:
-            found.all_or_raise()
-        rows = [_config_row(address, config) for address in found.values]
-        return Report([Table(_CONFIG_COLUMNS, rows)], missing=missing_of(found))
-
-    return show(session, call(session, action))
+    table, _ = await all_groups(admin)
+    if name in table:
+        hint = f"change it with: twinlog group update {name}"
+        raise CommandError(f"group {name!r} exists", FAILED, hint=hint)
+    config = SubscriptionGroupConfig(name, **{k: v for k, v in values.items() if v is not None})
+    found = await groups.create_group(admin, config, cluster=cluster)
+    found.any_or_raise()
+    rows = [_config_row(address, config) for address in found.values]
+    return Report([Table(_CONFIG_COLUMNS, rows)], missing=missing_of(found))
 
 
 _CONFIG_COLUMNS = [
@@ -321,8 +307,7 @@ def update(session: Session, name: str, **values: Any) -> int:
 
         configs = await check_group_exists(admin, name)
         found = await groups.change_group(admin, name, given, configs)
-        if not found.values:
-            found.all_or_raise()
+        found.any_or_raise()
         rows = [_config_row(address, config) for address, config in found.values.items()]
         return Report([Table(_CONFIG_COLUMNS, rows)], missing=missing_of(found))
 
@@ -345,8 +330,7 @@ def delete(session: Session, name: str, keep_offsets: bool, is_sure: bool) -> in
         from twinlog.admin import groups
 
         found = await groups.delete_group(admin, name, remove_offsets=not keep_offsets)
-        if not found.values:
-            found.all_or_raise()
+        found.any_or_raise()
         rows: list[dict[str, Any]] = [{"group": name, "deleted_on": sorted(found.values)}]
         columns = [Column("group"), Column("deleted_on")]
         return Report([Table(columns, rows)], missing=missing_of(found))
@@ -356,33 +340,29 @@ def delete(session: Session, name: str, keep_offsets: bool, is_sure: bool) -> in
 
 @group.command(epilog="Example: twinlog group check billing")
 @click.argument("name")
-@cluster_options
-def check(session: Session, name: str) -> int:
+@cluster_report
+async def check(admin: Admin, name: str) -> Report:
     """Check that all members have the same subscriptions.
 
     If they differ, members silently miss messages.
     """
+    from twinlog.admin import groups
 
-    async def action(admin: Admin) -> Report:
-        from twinlog.admin import groups
-
-        await check_group_exists(admin, name)
-        found = await groups.member_subscriptions(admin, name)
-        texts = {
-            client: "; ".join(sorted(f"{s.topic} {s.sub_string}" for s in entries))
-            for client, entries in found.values.items()
-        }
-        is_same = len(set(texts.values())) <= 1
-        sentence = (
-            f"no member of {name} is connected" if not texts and not found.failures
-            else f"no member of {name} tells what it subscribes to" if not texts
-            else f"all {len(texts)} members of {name} subscribe to the same" if is_same
-            else f"members of {name} subscribe to different things: some messages reach no member"
-        )  # fmt: skip
-        rows: list[dict[str, Any]] = [
-            {"client_id": client, "subscriptions": text} for client, text in texts.items()
-        ]
-        table = Table([Column("client_id"), Column("subscriptions")], rows, "members")
-        return Report([table], sentence=sentence, is_healthy=is_same, missing=missing_of(found))
-
-    return run(session, action)
+    await check_group_exists(admin, name)
+    found = await groups.member_subscriptions(admin, name)
+    texts = {
+        client: "; ".join(sorted(f"{s.topic} {s.sub_string}" for s in entries))
+        for client, entries in found.values.items()
+    }
+    is_same = len(set(texts.values())) <= 1
+    sentence = (
+        f"no member of {name} is connected" if not texts and not found.failures
+        else f"no member of {name} tells what it subscribes to" if not texts
+        else f"all {len(texts)} members of {name} subscribe to the same" if is_same
+        else f"members of {name} subscribe to different things: some messages reach no member"
+    )  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"client_id": client, "subscriptions": text} for client, text in texts.items()
+    ]
+    table = Table([Column("client_id"), Column("subscriptions")], rows, "members")
+    return Report([table], sentence=sentence, is_healthy=is_same, missing=missing_of(found))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.cli.admin.group import check_group_exists
-from twinlog.cli.admin.options import once_options
+from twinlog.cli.admin.options import once_options, once_report
 from twinlog.cli.admin.session import Session, call, show
 from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import FAILED, USAGE, CommandError
@@ -208,30 +208,26 @@ async def _move_live(admin: Admin, wish: _Wish, members: GroupMembers) -> None:
 @click.argument("target")
 @click.option("--topic", help="Only this topic.")
 @click.option("--execute", is_flag=True, help="Do it; without this option it is only shown.")
-@once_options
-def clone(session: Session, source: str, target: str, topic: str | None, execute: bool) -> int:
+@once_report
+async def clone(admin: Admin, source: str, target: str, topic: str | None, execute: bool) -> Report:
     """Give the group TARGET the offsets of SOURCE. It is a dry run unless --execute is given."""
+    from twinlog.admin import groups
 
-    async def action(admin: Admin) -> Report:
-        from twinlog.admin import groups
-
-        await check_group_exists(admin, source)
-        if execute:
-            copied = await groups.clone_offsets(admin, source, target, topic=topic)
-        else:
-            copied = list((await groups.group_progress(admin, source, topic=topic)).queues)
-        rows = [
-            {
-                "topic": entry.queue.topic, "broker": entry.queue.broker_name,
-                "queue": entry.queue.queue_id, "offset": entry.consumer_offset,
-            }
-            for entry in copied
-        ]  # fmt: skip
-        columns = [
-            Column("topic"), Column("broker"), Column("queue", is_right=True),
-            Column("offset", is_right=True),
-        ]  # fmt: skip
-        notes = [] if execute else ["Dry run: nothing was changed. Add --execute to do it."]
-        return Report([Table(columns, rows, empty=f"{source} has no offsets")], notes=notes)
-
-    return show(session, call(session, action))
+    await check_group_exists(admin, source)
+    if execute:
+        copied = await groups.clone_offsets(admin, source, target, topic=topic)
+    else:
+        copied = list((await groups.group_progress(admin, source, topic=topic)).queues)
+    rows = [
+        {
+            "topic": entry.queue.topic, "broker": entry.queue.broker_name,
+            "queue": entry.queue.queue_id, "offset": entry.consumer_offset,
+        }
+        for entry in copied
+    ]  # fmt: skip
+    columns = [
+        Column("topic"), Column("broker"), Column("queue", is_right=True),
+        Column("offset", is_right=True),
+    ]  # fmt: skip
+    notes = [] if execute else ["Dry run: nothing was changed. Add --execute to do it."]
+    return Report([Table(columns, rows, empty=f"{source} has no offsets")], notes=notes)

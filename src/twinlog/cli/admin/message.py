@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.cli.admin.consume import body_text, message_row
-from twinlog.cli.admin.options import cluster_options, once_options
+from twinlog.cli.admin.options import cluster_options, cluster_report, once_options
 from twinlog.cli.admin.session import Session, call, confirm, run, run_async, show
 from twinlog.cli.admin.topic import check_topic_exists
 from twinlog.cli.exit_codes import NOT_FOUND, USAGE, CommandError
@@ -167,22 +167,18 @@ async def _by_time(
 @message.command(epilog="Example: twinlog message track 7F00...01 --topic orders")
 @click.argument("message_id")
 @click.option("--topic", help="Needed for the id of a receipt; not for an offset message id.")
-@cluster_options
-def track(session: Session, message_id: str, topic: str | None) -> int:
+@cluster_report
+async def track(admin: Admin, message_id: str, topic: str | None) -> Report:
     """Show what each group did with a message."""
+    from twinlog.admin import messages
 
-    async def action(admin: Admin) -> Report:
-        from twinlog.admin import messages
-
-        found = await find(admin, message_id, topic)
-        rows: list[dict[str, Any]] = [
-            {"group": entry.group, "state": entry.state, "reason": entry.reason}
-            for entry in await messages.track(admin, found)
-        ]
-        columns = [Column("group"), Column("state"), Column("reason", is_wide=True)]
-        return Report([Table(columns, rows, empty=f"no group consumes {found.topic}")])
-
-    return run(session, action)
+    found = await find(admin, message_id, topic)
+    rows: list[dict[str, Any]] = [
+        {"group": entry.group, "state": entry.state, "reason": entry.reason}
+        for entry in await messages.track(admin, found)
+    ]
+    columns = [Column("group"), Column("state"), Column("reason", is_wide=True)]
+    return Report([Table(columns, rows, empty=f"no group consumes {found.topic}")])
 
 
 @message.command(epilog="Example: twinlog message resend 7F00...01 --topic orders --yes")

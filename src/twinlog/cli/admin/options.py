@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import click
 
-from twinlog.cli.admin.session import Session, color_of, find_cluster
+from twinlog.cli.admin.session import Session, color_of, find_cluster, run
 from twinlog.cli.admin.tls import take, tls_options, warn_of
 from twinlog.cli.exit_codes import USAGE, CommandError
-from twinlog.cli.output import OUTPUTS
+from twinlog.cli.output import OUTPUTS, Report
 from twinlog.cli.times import parse_duration
 
 WATCH_DEFAULT = "2s"
 Command = Callable[..., Any]
+Action = Callable[..., Awaitable[Report]]
 _WATCH = click.option("--watch", is_flag=False, flag_value=WATCH_DEFAULT, metavar="[TIME]",
                       help="Repeat the output at this interval (2s).")  # fmt: skip
 
@@ -29,6 +30,24 @@ def cluster_options(command: Command) -> Command:
 def once_options(command: Command) -> Command:
     """The same without --watch, for commands that change something or repeat in their own way."""
     return _with_options(command, prints_reports=True, repeats=False)
+
+
+def cluster_report(action: Action) -> Command:
+    """A command that is one report, with `cluster_options`: `action` gets an Admin."""
+    return cluster_options(_reported(action))
+
+
+def once_report(action: Action) -> Command:
+    """The same with `once_options`."""
+    return once_options(_reported(action))
+
+
+def _reported(action: Action) -> Command:
+    @functools.wraps(action)
+    def command(session: Session, **values: Any) -> int:
+        return run(session, lambda admin: action(admin, **values))
+
+    return command
 
 
 def connection_options(command: Command) -> Command:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from twinlog.admin.names import is_user_topic, kind_of_topic, system_names
-from twinlog.cli.admin.options import cluster_options, once_options
+from twinlog.cli.admin.options import cluster_options, cluster_report, once_options
 from twinlog.cli.admin.session import (
     Session,
     call,
@@ -202,13 +202,9 @@ async def _show(admin: Admin, name: str) -> Report:
 
 @topic.command(epilog="Example: twinlog topic route orders -o json")
 @click.argument("name")
-@cluster_options
-def route(session: Session, name: str) -> int:
+@cluster_report
+async def route(admin: Admin, name: str) -> Report:
     """Show which brokers have a topic, as clients see it."""
-    return run(session, lambda admin: _route(admin, name))
-
-
-async def _route(admin: Admin, name: str) -> Report:
     from twinlog.admin import topics
 
     await check_topic_exists(admin, name)
@@ -236,20 +232,16 @@ async def _route(admin: Admin, name: str) -> Report:
 
 @topic.command(epilog="Example: twinlog topic groups orders")
 @click.argument("name")
-@cluster_options
-def groups(session: Session, name: str) -> int:
+@cluster_report
+async def groups(admin: Admin, name: str) -> Report:
     """List the groups that consume a topic or have an offset in it."""
+    from twinlog.admin import topics
 
-    async def action(admin: Admin) -> Report:
-        from twinlog.admin import topics
-
-        await check_topic_exists(admin, name)
-        rows: list[dict[str, Any]] = [
-            {"group": group} for group in await topics.topic_groups(admin, name)
-        ]
-        return Report([Table([Column("group")], rows, empty=f"no group consumes {name}")])
-
-    return run(session, action)
+    await check_topic_exists(admin, name)
+    rows: list[dict[str, Any]] = [
+        {"group": group} for group in await topics.topic_groups(admin, name)
+    ]
+    return Report([Table([Column("group")], rows, empty=f"no group consumes {name}")])
 
 
 # Changing
@@ -298,8 +290,7 @@ async def _create(admin: Admin, name: str, if_not_exists: bool, values: dict[str
         perm=perm, order=values["order"], cluster=values["cluster"],
         address=None if broker is None else await master_of(admin, broker),
     )  # fmt: skip
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     rows = [
         {
             "topic": name, "broker_address": address, "read_queues": values["read_queues"],
@@ -362,8 +353,7 @@ async def _update(admin: Admin, name: str, values: dict[str, Any]) -> Report:
     old = {address: config for address, config in configs.values.items() if config is not None}
     found = await topics.change_topic(admin, name, change, old)
     found.failures.update(configs.failures)
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     rows: list[dict[str, Any]] = [
         {
             "topic": name, "broker_address": address, "read_queues": config.read_queue_nums,
@@ -398,8 +388,7 @@ async def _delete(admin: Admin, names: tuple[str, ...], cluster: str | None) -> 
     missing = []
     for name in names:
         found = await topics.delete_topic(admin, name, cluster=cluster)
-        if not found.values:
-            found.all_or_raise()
+        found.any_or_raise()
         missing += missing_of(found)
         rows.append({"topic": name, "deleted_on": sorted(found.values)})
     return Report([Table([Column("topic"), Column("deleted_on")], rows)], missing=missing)

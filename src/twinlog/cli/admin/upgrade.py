@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from twinlog.cli.admin.options import cluster_options, once_options
-from twinlog.cli.admin.session import Session, call, run, show
+from twinlog.cli.admin.options import cluster_report, once_options
+from twinlog.cli.admin.session import Session, call, show
 from twinlog.cli.admin.templates import fill, run_words
 from twinlog.cli.exit_codes import OK, UNHEALTHY, CommandError
 from twinlog.cli.output import Column, Report, Table
@@ -23,13 +23,9 @@ _STEP_SECONDS = 0.3
 
 
 @click.command("upgrade-check", epilog="Example: twinlog cluster upgrade-check")
-@cluster_options
-def upgrade_check(session: Session) -> int:
+@cluster_report
+async def upgrade_check(admin: Admin) -> Report:
     """Say whether an upgrade may begin, in which order, and what to fix first. Exit 0 or 10."""
-    return run(session, check_report)
-
-
-async def check_report(admin: Admin) -> Report:
     from twinlog.admin.upgrade import upgrade_check as check
 
     found = await check(admin)

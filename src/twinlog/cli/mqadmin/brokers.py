@@ -245,8 +245,7 @@ async def _permission(call: Call, word: str, change: Callable[..., Awaitable[Any
 
 async def get_namesrv_config(call: Call) -> None:
     found = await brokers.name_server_config(call.admin)
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     for address, values in found.values.items():
         call.line(f"============{address}============")
         for key, value in sorted(values.items()):

@@ -171,8 +171,7 @@ async def topic_route(call: Call) -> None:
 async def topic_status(call: Call) -> None:
     name = call.options.text("t")
     found = await topics.topic_stats(call.admin, name)
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     entries = [entry for stats in found.values.values() for entry in stats]
     if not entries:
         raise CommandError(f"topic {name!r} has no queues", FAILED)

@@ -50,7 +50,6 @@ def missing_of(found: Gathered[Any]) -> list[str]:
 
 def done_on(found: Gathered[Any], text: str) -> Done:
     """A change on several servers: `text` if any of them took it, else the error of one."""
-    if not found.values:
-        found.all_or_raise()
+    found.any_or_raise()
     missing = [{"missing": line} for line in missing_of(found)]
     return Done(f"{text} on {len(found.values)} broker(s)", missing, found.is_complete)
