@@ -302,12 +302,8 @@ async def _send_all(producer: Producer, load: Load, progress: Progress) -> tuple
 
 @bench.command(epilog="Example: twinlog bench sub orders --msgs 100000")
 @_load
-@click.option(
-    "--group",
-    default=GROUP,
-    show_default=True,
-    help="Consumer group; it starts at the first message.",
-)
+@click.option("--group", default=GROUP, show_default=True,
+              help="Consumer group; it starts at the first message.")  # fmt: skip
 @click.option("--idle", default=10.0, show_default=True, help="Give up after this many seconds.")
 @connection_options
 def sub(

@@ -69,18 +69,10 @@ def _percent(_: click.Context, __: click.Parameter, value: float) -> float:
 @click.option("--replication-warning", default="10s", show_default=True, metavar="TIME",
               help="How far a slave may be behind.")  # fmt: skip
 @click.option("--group", "groups", multiple=True, help="Check this group too; may be repeated.")
-@click.option(
-    "--lag-warning",
-    default=10_000,
-    show_default=True,
-    help="WARNING if this many messages wait, or more.",
-)
-@click.option(
-    "--lag-critical",
-    default=100_000,
-    show_default=True,
-    help="CRITICAL if this many messages wait, or more.",
-)
+@click.option("--lag-warning", default=10_000, show_default=True,
+              help="WARNING if this many messages wait, or more.")  # fmt: skip
+@click.option("--lag-critical", default=100_000, show_default=True,
+              help="CRITICAL if this many messages wait, or more.")  # fmt: skip
 @connection_options
 def check(
     session: Session,

@@ -37,13 +37,8 @@ class Tokens(msgspec.Struct):
     short_help="Run the web console in the foreground.",
     epilog="Example: twinlog console -n 127.0.0.1:9876 --port 8082",
 )
-@click.option(
-    "--port",
-    default=8082,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="Port to listen on.",
-)
+@click.option("--port", default=8082, show_default=True, type=click.IntRange(0, 65535),
+              help="Port to listen on.")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--allow-host", "host_names", multiple=True, metavar="NAME",
               help="A name under which browsers reach it; addresses need none.")  # fmt: skip
@@ -52,11 +47,8 @@ class Tokens(msgspec.Struct):
 @click.option("--no-auth", "is_open", is_flag=True, help="No login; only on loopback.")
 @click.option("--token-file", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="File that keeps tokens, so that they survive a restart.")  # fmt: skip
-@click.option(
-    "--tls-cert",
-    type=click.Path(dir_okay=False),
-    help="Certificate; the console is then served with https.",
-)
+@click.option("--tls-cert", type=click.Path(dir_okay=False),
+              help="Certificate; the console is then served with https.")  # fmt: skip
 @click.option("--tls-key", type=click.Path(dir_okay=False), help="Private key of the certificate.")
 @click.option("--audit", type=click.Path(dir_okay=False), metavar="FILE",
               help="Log of all changes; ~/.twinlog/console/audit.log by default.")  # fmt: skip

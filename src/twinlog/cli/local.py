@@ -67,12 +67,8 @@ def _found(directory: Path) -> LocalCluster:
               help="Replicas of each group: one master, the rest slaves.")  # fmt: skip
 @click.option("--groups", default=1, show_default=True, type=click.IntRange(1, 26),
               help="Broker groups, each with its own master.")  # fmt: skip
-@click.option(
-    "--sync",
-    "is_sync",
-    is_flag=True,
-    help="SYNC_MASTER: SEND_OK means that two brokers have the message.",
-)
+@click.option("--sync", "is_sync", is_flag=True,
+              help="SYNC_MASTER: SEND_OK means that two brokers have the message.")  # fmt: skip
 @click.option("--failover", is_flag=True,
               help="A controller in the name server elects the masters; SYNC_MASTER.")  # fmt: skip
 @click.option("--mode", type=click.Choice(tuple(MODES)),

@@ -29,13 +29,8 @@ _LOG = logging.getLogger("twinlog.namesrv")
 @click.command(short_help="Run a name server in the foreground.")
 @click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
 @click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print all keys and exit.")
-@click.option(
-    "-n",
-    "--namesrvAddr",
-    "ignored",
-    hidden=True,
-    help="Accepted and ignored, as by Apache's name server.",
-)
+@click.option("-n", "--namesrvAddr", "ignored", hidden=True,
+              help="Accepted and ignored, as by Apache's name server.")  # fmt: skip
 def namesrv(path: str | None, is_print: bool, ignored: str | None) -> None:
     """Run a name server: it knows which brokers are alive and which queues they have."""
     loaded = _load(path)

@@ -15,12 +15,8 @@ from twinlog.cli.spark import progress_of, run, taken, with_session_options, wit
 @click.argument("place", required=False)
 @click.option("-e", "--execute", "script", help="Statements, separated by semicolons.")
 @click.option("-f", "--file", "file", type=click.File(), help="A file of statements.")
-@click.option(
-    "--rows-max",
-    default=1000,
-    show_default=True,
-    help="Show at most this many rows of each statement.",
-)
+@click.option("--rows-max", default=1000, show_default=True,
+              help="Show at most this many rows of each statement.")  # fmt: skip
 @with_session_options
 @with_source_options
 def sql_command(

@@ -19,13 +19,8 @@ _LIBRARIES = ("uvloop", "msgspec", "isal", "pyspark", "pyarrow", "lz4", "zstanda
 @click.option(
     "--all", "is_all", is_flag=True, help="Also print Python, libraries and the compiled parts."
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "json")),
-    default="table",
-    help="Form of the output.",
-)
+@click.option("-o", "--output", type=click.Choice(("table", "json")), default="table",
+              help="Form of the output.")  # fmt: skip
 def version(is_all: bool, output: str) -> None:
     """Print the version; with --all also Python, libraries and the compiled parts."""
     found = {"twinlog": __version__} | (surroundings() if is_all else {})

@@ -236,27 +236,12 @@ def _unknown(access_key: str, found: Gathered[AclTable]) -> CommandError:
 
 @acl.command("test", epilog="Example: twinlog acl test billing-app --pub orders --consume billing")
 @click.argument("account_name", metavar="ACCOUNT")
-@click.option(
-    "--pub",
-    "publishes",
-    multiple=True,
-    metavar="TOPIC",
-    help="Ask whether it may send to this topic.",
-)
-@click.option(
-    "--sub",
-    "subscribes",
-    multiple=True,
-    metavar="TOPIC",
-    help="Ask whether it may read this topic.",
-)
-@click.option(
-    "--consume",
-    "groups",
-    multiple=True,
-    metavar="GROUP",
-    help="Ask whether it may be a member of this group.",
-)
+@click.option("--pub", "publishes", multiple=True, metavar="TOPIC",
+              help="Ask whether it may send to this topic.")  # fmt: skip
+@click.option("--sub", "subscribes", multiple=True, metavar="TOPIC",
+              help="Ask whether it may read this topic.")  # fmt: skip
+@click.option("--consume", "groups", multiple=True, metavar="GROUP",
+              help="Ask whether it may be a member of this group.")  # fmt: skip
 @click.option(
     "--admin", "is_admin", is_flag=True, help="Ask whether it may administer the cluster."
 )

@@ -27,13 +27,8 @@ if TYPE_CHECKING:
 @click.option("-c", "--configFile", "path", help="A RocketMQ properties file.")
 @click.option("-n", "--namesrvAddr", "namesrv", help="Name servers, ADDR;ADDR.")
 @click.option("-p", "--printConfigItem", "is_print", is_flag=True, help="Print all keys and exit.")
-@click.option(
-    "-m",
-    "--printImportantConfig",
-    "is_important",
-    is_flag=True,
-    help="Print the most important keys and exit.",
-)
+@click.option("-m", "--printImportantConfig", "is_important", is_flag=True,
+              help="Print the most important keys and exit.")  # fmt: skip
 @click.option(
     "--as-slave",
     "as_slave",

@@ -179,13 +179,8 @@ def consume(
 
 @click.command(epilog="Example: twinlog topic tail orders -l 10")
 @_shared
-@click.option(
-    "-l",
-    "--last",
-    default=10,
-    show_default=True,
-    help="Begin with the last N messages of each queue.",
-)
+@click.option("-l", "--last", default=10, show_default=True,
+              help="Begin with the last N messages of each queue.")  # fmt: skip
 @connection_options
 def tail(session: Session, topic: str, last: int, **values: Any) -> int:
     """Print the last messages of a topic, then each one that comes, until interrupted."""

@@ -64,13 +64,8 @@ async def letters(admin: Admin, group: str) -> AsyncIterator[ReceivedMessage]:
 
 @dlq.command("show", epilog="Example: twinlog dlq show billing -o json")
 @click.argument("group")
-@click.option(
-    "--limit",
-    default=SHOWN_MAX,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Show at most this many dead letters.",
-)
+@click.option("--limit", default=SHOWN_MAX, show_default=True, type=click.IntRange(min=1),
+              help="Show at most this many dead letters.")  # fmt: skip
 @cluster_report
 async def show_command(admin: Admin, group: str, limit: int) -> Report:
     """List the dead letters of a group."""

@@ -38,11 +38,8 @@ _SEEN_MAX = 50_000  # What servers keep in memory: a thousand each.
 @click.command("events", epilog="Example: twinlog events --since 1h --follow",
                short_help="Show what changed in the cluster, and why.")  # fmt: skip
 @click.argument("name", metavar="[BROKER]", required=False)
-@click.option(
-    "--since",
-    metavar="TIME",
-    help="Only events after this time: 1h (ago), 2026-11-17 12:00:00, ...",
-)
+@click.option("--since", metavar="TIME",
+              help="Only events after this time: 1h (ago), 2026-11-17 12:00:00, ...")  # fmt: skip
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000),
               help="Show only the last N events.")  # fmt: skip
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until interrupted.")

@@ -92,11 +92,8 @@ _METADATA_COLUMNS = [
 
 @ha.command("status", epilog="Example: twinlog ha status --watch 1s")
 @click.option("--cluster", help="Only this cluster.")
-@click.option(
-    "--controller",
-    metavar="ADDR[;ADDR]",
-    help="Address of the controller, if no name server or broker knows it.",
-)
+@click.option("--controller", metavar="ADDR[;ADDR]",
+              help="Address of the controller, if no name server or broker knows it.")  # fmt: skip
 @cluster_options
 def status(session: Session, cluster: str | None, controller: str | None) -> int:
     """Say whether replication is healthy or why not, and show each replica. Exit code 0 or 10."""

@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 
 @click.command("events", epilog="Example: twinlog ha events broker-a --since 1h --follow")
 @click.argument("name", metavar="[BROKER]", required=False)
-@click.option(
-    "--since",
-    metavar="TIME",
-    help="Only events after this time: 1h (ago), 2026-11-17 12:00:00, ...",
-)
+@click.option("--since", metavar="TIME",
+              help="Only events after this time: 1h (ago), 2026-11-17 12:00:00, ...")  # fmt: skip
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000),
               help="Show only the last N events.")  # fmt: skip
 @click.option("--follow", is_flag=True, help="Keep printing new lines until interrupted.")

@@ -112,13 +112,8 @@ def list_command(session: Session, stores: tuple[Path, ...]) -> int:
 
 @tail.command("show", epilog="Example: twinlog ha tail show cut-00000000000000081204-1763373667412")
 @click.argument("name", metavar="TAIL")
-@click.option(
-    "--limit",
-    default=100,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Print at most this many messages.",
-)
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(min=1),
+              help="Print at most this many messages.")  # fmt: skip
 @_STORE
 @once_options
 def show_command(session: Session, name: str, limit: int, stores: tuple[Path, ...]) -> int:

@@ -99,13 +99,8 @@ async def _get(admin: Admin, message_id: str, topic: str | None, output: str) ->
 @click.option("--offset", type=click.IntRange(min=0), help="The message at this offset of --queue.")
 @click.option("--since", metavar="TIME", help="10m (ago), a date, milliseconds.")
 @click.option("--until", metavar="TIME", help="As --since; now unless given.")
-@click.option(
-    "--limit",
-    default=64,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Print at most this many messages.",
-)
+@click.option("--limit", default=64, show_default=True, type=click.IntRange(min=1),
+              help="Print at most this many messages.")  # fmt: skip
 @cluster_options
 def query(session: Session, topic: str, **values: Any) -> int:
     """Find messages of a topic by key, id, offset or time."""

@@ -39,26 +39,16 @@ _COLUMNS = [
 )
 @click.argument("topic")
 @click.argument("bodies", nargs=-1)
-@click.option(
-    "-f",
-    "--file",
-    type=click.Path(dir_okay=False),
-    help="Read this file instead of standard input.",
-)
+@click.option("-f", "--file", type=click.Path(dir_okay=False),
+              help="Read this file instead of standard input.")  # fmt: skip
 @click.option("--whole", is_flag=True, help="The whole input is one message, not each line.")
 @click.option(
     "--json", "is_json", is_flag=True, help="Each line is an object as `consume --json` prints it."
 )
 @click.option("--tag", help="One tag.")
 @click.option("--key", "keys", multiple=True, help="May be given several times.")
-@click.option(
-    "-p",
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A property of the messages. Repeatable.",
-)
+@click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE",
+              help="A property of the messages. Repeatable.")  # fmt: skip
 @click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1s 5s 10s 30s 1m ...")
 @click.option("--sharding-key", help="Messages with the same sharding key stay in order.")
 @click.option("--queue", metavar="BROKER/QUEUE", help="Send to exactly this queue.")

@@ -62,35 +62,16 @@ class Replica:
 @click.command(epilog="Example: twinlog generate compose --host 192.0.2.10 > compose.yaml")
 @click.option("--host", default="127.0.0.1", show_default=True, type=HOST,
               help="Address under which clients reach this machine.")  # fmt: skip
-@click.option(
-    "--image",
-    default="twinlog",
-    show_default=True,
-    type=IMAGE,
-    help="The image, as built from Containerfile.",
-)
-@click.option(
-    "--groups",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 26),
-    help="Number of broker groups.",
-)
+@click.option("--image", default="twinlog", show_default=True, type=IMAGE,
+              help="The image, as built from Containerfile.")  # fmt: skip
+@click.option("--groups", default=1, show_default=True, type=click.IntRange(1, 26),
+              help="Number of broker groups.")  # fmt: skip
 @click.option("--brokers", "replicas", default=2, show_default=True, type=click.IntRange(1, 5),
               help="Number of replicas in each group.")  # fmt: skip
-@click.option(
-    "--name-servers",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 5),
-    help="Number of name servers.",
-)
-@click.option(
-    "--sync",
-    "is_sync",
-    is_flag=True,
-    help="Use SYNC_MASTER: SEND_OK means that two brokers have the message.",
-)
+@click.option("--name-servers", default=1, show_default=True, type=click.IntRange(1, 5),
+              help="Number of name servers.")  # fmt: skip
+@click.option("--sync", "is_sync", is_flag=True,
+              help="Use SYNC_MASTER: SEND_OK means that two brokers have the message.")  # fmt: skip
 @click.option("--failover", "is_failover", is_flag=True,
               help="Run a controller in the first name server; it elects masters.")  # fmt: skip
 @click.option("--ha-secret", "secret", type=SECRET, default=new_secret, envvar="TWINLOG_HA_SECRET",

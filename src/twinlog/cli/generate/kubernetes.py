@@ -53,20 +53,10 @@ class Plan:
 @click.command(epilog="Example: twinlog generate kubernetes --groups 2 | kubectl apply -f -")
 @click.option("--namespace", default="default", show_default=True, type=NAMESPACE,
               help="Namespace of all objects.")  # fmt: skip
-@click.option(
-    "--image",
-    default="twinlog",
-    show_default=True,
-    type=IMAGE,
-    help="The image, as built from Containerfile.",
-)
-@click.option(
-    "--groups",
-    default=1,
-    show_default=True,
-    type=click.IntRange(1, 26),
-    help="Number of broker groups.",
-)
+@click.option("--image", default="twinlog", show_default=True, type=IMAGE,
+              help="The image, as built from Containerfile.")  # fmt: skip
+@click.option("--groups", default=1, show_default=True, type=click.IntRange(1, 26),
+              help="Number of broker groups.")  # fmt: skip
 @click.option("--brokers", "replicas", default=3, show_default=True, type=click.IntRange(2, 5),
               help="Number of replicas in each group.")  # fmt: skip
 @click.option("--storage", default="20Gi", show_default=True, type=STORAGE,

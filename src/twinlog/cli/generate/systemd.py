@@ -71,20 +71,12 @@ WantedBy=multi-user.target
 
 
 @click.command(epilog="Example: twinlog generate systemd --role broker -c /etc/twinlog/a.conf")
-@click.option(
-    "--role",
-    type=click.Choice(ROLES),
-    default="broker",
-    show_default=True,
-    help="The server that the unit runs.",
-)
+@click.option("--role", type=click.Choice(ROLES), default="broker", show_default=True,
+              help="The server that the unit runs.")  # fmt: skip
 @click.option("-c", "--configFile", "path", type=PATH, help="The server's properties file.")
-@click.option(
-    "--user",
-    type=USER,
-    help=f"Run as this user; if not given, as {DEFAULT_USER}, which systemd creates "
-    "if it does not exist.",
-)
+@click.option("--user", type=USER,
+              help=f"Run as this user; if not given, as {DEFAULT_USER}, which systemd creates "
+                   "if it does not exist.")  # fmt: skip
 @click.option("--store", "stores", multiple=True, type=DIRECTORY,
               help="Another directory that the server may write to; repeatable.")  # fmt: skip
 def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ...]) -> None:
