@@ -75,13 +75,10 @@ LEASE_MS = 2_000
 class ControllerConfig(ServerConfig, kw_only=True):
     """Everything a controller can be told. Made from a file by `load_controller_config`."""
 
-    listen_port: Annotated[
-        Port | None,
-        used(
-            "Port on which brokers and operators are served.",
-            default="the port of this controller in controllerDLegerPeers, else 9878",
-        ),
-    ] = None
+    listen_port: Annotated[Port | None, used(
+        "Port on which brokers and operators are served.",
+        default="the port of this controller in controllerDLegerPeers, else 9878"
+    )] = None  # fmt: skip
     controller_store_path: StorePath = STORE_PATH
     controller_d_leger_group: DLegerGroup = DLEGER_GROUP
     controller_d_leger_peers: DLegerPeers = None

@@ -24,13 +24,10 @@ class JvmConfig(RemotingConfig, kw_only=True):
     channel_not_active_interval: Annotated[
         Positive, no_effect("Age at which Netty looks at a channel again, in ms.", NO_NETTY)
     ] = 60000
-    client_channel_max_idle_time_seconds: Annotated[
-        Natural,
-        no_effect(
-            "Seconds of silence after which a connection to another server is closed.",
-            "the other server closes idle connections",
-        ),
-    ] = 120
+    client_channel_max_idle_time_seconds: Annotated[Natural, no_effect(
+        "Seconds of silence after which a connection to another server is closed.",
+        "the other server closes idle connections"
+    )] = 120  # fmt: skip
     client_socket_snd_buf_size: Annotated[
         Natural, no_effect("Send buffer of a socket, in bytes.", SYSTEM_BUFFERS)
     ] = 0
@@ -69,10 +66,9 @@ class JvmConfig(RemotingConfig, kw_only=True):
     heartbeat_thread_pool_nums: Annotated[
         int, no_effect("Threads that handle heartbeats.", NO_THREADS, default="CPUs, at most 32")
     ] = min(32, _CPUS)
-    end_transaction_thread_pool_nums: Annotated[
-        int,
-        no_effect("Threads that end transactions.", NO_THREADS, default="8 + 2 × CPUs or more"),
-    ] = max(8 + 2 * _CPUS, 4 * min(_CPUS, 4))
+    end_transaction_thread_pool_nums: Annotated[int, no_effect(
+        "Threads that end transactions.", NO_THREADS, default="8 + 2 × CPUs or more"
+    )] = max(8 + 2 * _CPUS, 4 * min(_CPUS, 4))  # fmt: skip
     send_thread_pool_queue_capacity: Annotated[
         int, no_effect("Sends that may wait for a thread.", NO_THREADS)
     ] = 10000
@@ -103,10 +99,9 @@ class JvmConfig(RemotingConfig, kw_only=True):
     high_speed_mode: Annotated[
         bool, no_effect("A switch of old versions.", "Apache's broker does not read it either")
     ] = False
-    isolate_log_enable: Annotated[
-        bool,
-        no_effect("Log files of each broker in a container.", "twinlogLogFile names the log file"),
-    ] = False
+    isolate_log_enable: Annotated[bool, no_effect(
+        "Log files of each broker in a container.", "twinlogLogFile names the log file"
+    )] = False  # fmt: skip
     commercial_enable: Annotated[bool, no_effect("Count what is billed.", _NO_BILLING)] = True
     commercial_timer_count: Annotated[
         int, no_effect("How a delayed message counts.", _NO_BILLING)
@@ -121,17 +116,15 @@ class JvmConfig(RemotingConfig, kw_only=True):
     client_worker_threads: Annotated[
         int, no_effect("Threads that encode requests to other servers.", NO_THREADS)
     ] = 4
-    client_callback_executor_threads: Annotated[
-        int,
-        no_effect("Threads that handle the answers of other servers.", NO_THREADS, default="CPUs"),
-    ] = _CPUS
+    client_callback_executor_threads: Annotated[int, no_effect(
+        "Threads that handle the answers of other servers.", NO_THREADS, default="CPUs"
+    )] = _CPUS  # fmt: skip
     client_oneway_semaphore_value: Annotated[
         int, no_effect("One-way requests to other servers under way.", NO_NETTY)
     ] = 65535
     client_async_semaphore_value: Annotated[
         int, no_effect("Asynchronous requests to other servers under way.", NO_NETTY)
     ] = 65535
-    client_pooled_byte_buf_allocator_enable: Annotated[
-        bool,
-        no_effect("Take the buffers of requests to other servers from Netty's pool.", NO_NETTY),
-    ] = False
+    client_pooled_byte_buf_allocator_enable: Annotated[bool, no_effect(
+        "Take the buffers of requests to other servers from Netty's pool.", NO_NETTY
+    )] = False  # fmt: skip

@@ -31,93 +31,63 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
     """Everything a name server can be told. Made from a file by `load_namesrv_config`."""
 
     listen_port: Annotated[Port, used("Port on which brokers and clients are served.")] = 9876
-    kv_config_path: Annotated[
-        str,
-        used(
-            "File in which the name server keeps its table of values. The audit log is in"
-            " twinlog/ next to it."
-        ),
-    ] = os.path.join(_HOME, "kvConfig.json")
-    config_store_path: Annotated[
-        str,
-        used(
-            "File to which settings changed at run time are written.",
-            default="the file given with -c, else ~/namesrv/namesrv.properties",
-        ),
-    ] = os.path.join(_HOME, "namesrv.properties")
+    kv_config_path: Annotated[str, used(
+        "File in which the name server keeps its table of values. The audit log is in"
+        " twinlog/ next to it."
+    )] = os.path.join(_HOME, "kvConfig.json")  # fmt: skip
+    config_store_path: Annotated[str, used(
+        "File to which settings changed at run time are written.",
+        default="the file given with -c, else ~/namesrv/namesrv.properties"
+    )] = os.path.join(_HOME, "namesrv.properties")  # fmt: skip
     order_message_enable: Annotated[
         bool, live("Put the order configuration of a topic into its route.")
     ] = False
     config_black_list: Annotated[
         str, used("Keys that can never be changed at run time, separated by semicolons.")
     ] = "configBlackList;configStorePath;kvConfigPath"
-    use_tls: Annotated[
-        bool,
-        used("Connect to brokers over TLS, for the controller inside the name server."),
-    ] = False
+    use_tls: Annotated[bool, used(
+        "Connect to brokers over TLS, for the controller inside the name server."
+    )] = False  # fmt: skip
     product_env_name: Annotated[
         str, no_effect("The environment that clusterTest asks.", "clusterTest is refused")
     ] = "center"
-    cluster_test: Annotated[
-        bool,
-        refused(
-            "Answer for unknown topics from the name servers of another environment.",
-            "twinlog's name server asks no other environment, so clients would find no route;"
-            " remove the key",
-        ),
-    ] = False
+    cluster_test: Annotated[bool, refused(
+        "Answer for unknown topics from the name servers of another environment.",
+        "twinlog's name server asks no other environment, so clients would find no route;"
+        " remove the key"
+    )] = False  # fmt: skip
 
     # Keys of 5.x.
-    scan_not_active_broker_interval: Annotated[
-        Positive,
-        no_effect(
-            "How often the name server looks for brokers that are gone, in ms.",
-            "the name server looks every 500 ms, and notices a closed connection at once",
-        ),
-    ] = 5000
-    need_wait_for_service: Annotated[
-        bool,
-        refused(
-            "Answer no route for waitSecondsForService after a start, until all brokers have"
-            " registered.",
-            "twinlog's name server answers from the start with the brokers that it knows; "
-            "remove the key",
-        ),
-    ] = False
+    scan_not_active_broker_interval: Annotated[Positive, no_effect(
+        "How often the name server looks for brokers that are gone, in ms.",
+        "the name server looks every 500 ms, and notices a closed connection at once"
+    )] = 5000  # fmt: skip
+    need_wait_for_service: Annotated[bool, refused(
+        "Answer no route for waitSecondsForService after a start, until all brokers have"
+        " registered.",
+        "twinlog's name server answers from the start with the brokers that it knows; "
+        "remove the key"
+    )] = False  # fmt: skip
     wait_seconds_for_service: Annotated[
         Natural, no_effect("How long needWaitForService waits.", "needWaitForService is refused")
     ] = 45
-    support_acting_master: Annotated[
-        bool,
-        refused(
-            "Hand out the slave with the smallest id as a master when a group has lost its master.",
-            "twinlog's name server lists brokers under the ids that they registered; consumers "
-            "read from a slave without this key. Remove the key",
-        ),
-    ] = False
-    notify_min_broker_id_changed: Annotated[
-        bool,
-        no_effect(
-            "Tell brokers when the smallest id of their group changes.",
-            "the key belongs to supportActingMaster, which is refused",
-            is_missed=True,
-        ),
-    ] = False
-    delete_topic_with_broker_registration: Annotated[
-        bool,
-        no_effect(
-            "Forget a broker's topics that its next registration does not name.",
-            "routes are removed when their topic is deleted, not by a registration",
-            is_missed=True,
-        ),
-    ] = False
-    return_order_topic_config_to_broker: Annotated[
-        bool,
-        no_effect(
-            "Answer a registration with the order configuration of topics.",
-            "the answer always contains it",
-        ),
-    ] = True
+    support_acting_master: Annotated[bool, refused(
+        "Hand out the slave with the smallest id as a master when a group has lost its master.",
+        "twinlog's name server lists brokers under the ids that they registered; consumers "
+        "read from a slave without this key. Remove the key"
+    )] = False  # fmt: skip
+    notify_min_broker_id_changed: Annotated[bool, no_effect(
+        "Tell brokers when the smallest id of their group changes.",
+        "the key belongs to supportActingMaster, which is refused", is_missed=True
+    )] = False  # fmt: skip
+    delete_topic_with_broker_registration: Annotated[bool, no_effect(
+        "Forget a broker's topics that its next registration does not name.",
+        "routes are removed when their topic is deleted, not by a registration", is_missed=True
+    )] = False  # fmt: skip
+    return_order_topic_config_to_broker: Annotated[bool, no_effect(
+        "Answer a registration with the order configuration of topics.",
+        "the answer always contains it"
+    )] = True  # fmt: skip
     enable_all_topic_list: Annotated[
         bool, refused("Answer requests for the list of all topics.", _STILL_LISTS)
     ] = True
@@ -129,13 +99,10 @@ class NamesrvConfig(RemotingConfig, kw_only=True):
     enable_controller_in_namesrv: Annotated[
         bool, used("Run a controller in the name server's process, on a port of its own.")
     ] = False
-    twinlog_controller_port: Annotated[
-        Port | None,
-        used(
-            "Port of the controller inside the name server.",
-            default="the port of this controller in controllerDLegerPeers, else 9878",
-        ),
-    ] = None
+    twinlog_controller_port: Annotated[Port | None, used(
+        "Port of the controller inside the name server.",
+        default="the port of this controller in controllerDLegerPeers, else 9878"
+    )] = None  # fmt: skip
     controller_store_path: keys.StorePath = keys.STORE_PATH
     controller_d_leger_group: keys.DLegerGroup = keys.DLEGER_GROUP
     controller_d_leger_peers: keys.DLegerPeers = None

@@ -57,25 +57,18 @@ def labels_of(text: str) -> dict[str, str] | None:
 class ServerConfig(msgspec.Struct, kw_only=True):
     """What every server can be told."""
 
-    rocketmq_home: Annotated[
-        str | None,
-        used(
-            "Directory whose conf/plain_acl.yml holds the accounts.",
-            default="the environment variable ROCKETMQ_HOME",
-        ),
-    ] = None
-    bind_address: Annotated[
-        str,
-        used("Address to listen on. The default is loopback, so that nothing is open by accident."),
-    ] = "127.0.0.1"
-    acl_enable: Annotated[
-        bool,
-        used(
-            "Answer only the accounts in conf/plain_acl.yml below rocketmqHome. The server does not"
-            " start when the file is missing or damaged.",
-            is_important=True,
-        ),
-    ] = False
+    rocketmq_home: Annotated[str | None, used(
+        "Directory whose conf/plain_acl.yml holds the accounts.",
+        default="the environment variable ROCKETMQ_HOME"
+    )] = None  # fmt: skip
+    bind_address: Annotated[str, used(
+        "Address to listen on. The default is loopback, so that nothing is open by accident."
+    )] = "127.0.0.1"  # fmt: skip
+    acl_enable: Annotated[bool, used(
+        "Answer only the accounts in conf/plain_acl.yml below rocketmqHome. The server does not"
+        " start when the file is missing or damaged.",
+        is_important=True
+    )] = False  # fmt: skip
     use_tls: Annotated[
         bool, used("Connect to other servers over TLS, with the files of tls.client.*.")
     ] = False
@@ -84,48 +77,37 @@ class ServerConfig(msgspec.Struct, kw_only=True):
     """Where a value is from, by key: `Origin`. A key that is not here has its default."""
 
     # Where log lines go and how they look; see `runtime/log_config.py`.
-    twinlog_log_level: Annotated[
-        LogLevel,
-        used("The least severe log lines that are written. TWINLOG_LOG_LEVEL overrides it."),
-    ] = LogLevel.INFO
+    twinlog_log_level: Annotated[LogLevel, used(
+        "The least severe log lines that are written. TWINLOG_LOG_LEVEL overrides it."
+    )] = LogLevel.INFO  # fmt: skip
     twinlog_log_format: Annotated[
         LogFormat, used("The form of log lines: plain text, or one JSON object on each line.")
     ] = LogFormat.PLAIN
     twinlog_log_file: Annotated[str, used("File for log lines instead of standard error.")] = ""
-    twinlog_log_file_size: Annotated[
-        PositiveLong,
-        used("Size in bytes at which the log file is renamed and a new one is started."),
-    ] = 64 * 1024 * 1024
+    twinlog_log_file_size: Annotated[PositiveLong, used(
+        "Size in bytes at which the log file is renamed and a new one is started."
+    )] = 64 * 1024 * 1024  # fmt: skip
     twinlog_log_file_count: Annotated[Natural, used("How many older log files are kept.")] = 10
 
     # The HTTP port: keys of 5.x, and how much a scrape may hold.
-    metrics_exporter_type: Annotated[
-        MetricsExporterType,
-        used(
-            "PROM serves /metrics on the HTTP port; DISABLE does not. Health is served in both"
-            " cases. Apache's other exporters are refused."
-        ),
-    ] = MetricsExporterType.PROM
-    metrics_prom_exporter_port: Annotated[
-        Port,
-        used(
-            "The HTTP port: /metrics, /health/live and /health/ready. 0 takes any free port. If "
-            "the port is in use, the server logs a warning and runs without it."
-        ),
-    ] = 5557
+    metrics_exporter_type: Annotated[MetricsExporterType, used(
+        "PROM serves /metrics on the HTTP port; DISABLE does not. Health is served in both"
+        " cases. Apache's other exporters are refused."
+    )] = MetricsExporterType.PROM  # fmt: skip
+    metrics_prom_exporter_port: Annotated[Port, used(
+        "The HTTP port: /metrics, /health/live and /health/ready. 0 takes any free port. If "
+        "the port is in use, the server logs a warning and runs without it."
+    )] = 5557  # fmt: skip
     metrics_prom_exporter_host: Annotated[
         str, used("Address of the HTTP port, which has no access control.", default="127.0.0.1")
     ] = ""
     metrics_label: Annotated[
         str, used("Labels of all series of this server: name:value,name:value.")
     ] = ""
-    twinlog_metrics_series_max: Annotated[
-        Positive,
-        used(
-            "How many series a metric may have; further ones are left out, and "
-            "twinlog_series_left_out says how many."
-        ),
-    ] = 2_000
+    twinlog_metrics_series_max: Annotated[Positive, used(
+        "How many series a metric may have; further ones are left out, and "
+        "twinlog_series_left_out says how many."
+    )] = 2_000  # fmt: skip
 
     def to_properties(self) -> str:
         """Apache's `key=value` form, for `-p` and for requests that read a configuration."""
@@ -154,26 +136,17 @@ class RemotingConfig(ServerConfig, kw_only=True):
 
     # Quotas of one address. Above what one machine does that serves many clients (a proxy, a
     # benchmark), below what ends a server; see docs/OPERATIONS.md.
-    twinlog_connections_per_address: Annotated[
-        Natural,
-        used(
-            "How many connections one address may have; further ones are closed. 0 means no limit."
-        ),
-    ] = 8_000
-    twinlog_requests_per_address: Annotated[
-        Natural,
-        used(
-            "How many requests one address may make per second; above that, they are answered"
-            " with SYSTEM_BUSY for a second. 0 means no limit."
-        ),
-    ] = 1_000_000
-    twinlog_bytes_in_flight_per_address: Annotated[
-        NaturalLong,
-        used(
-            "How many bytes of unanswered requests one address may have; above that, nothing more"
-            " is read from it. 0 means no limit."
-        ),
-    ] = 256 * 1024 * 1024
+    twinlog_connections_per_address: Annotated[Natural, used(
+        "How many connections one address may have; further ones are closed. 0 means no limit."
+    )] = 8_000  # fmt: skip
+    twinlog_requests_per_address: Annotated[Natural, used(
+        "How many requests one address may make per second; above that, they are answered"
+        " with SYSTEM_BUSY for a second. 0 means no limit."
+    )] = 1_000_000  # fmt: skip
+    twinlog_bytes_in_flight_per_address: Annotated[NaturalLong, used(
+        "How many bytes of unanswered requests one address may have; above that, nothing more"
+        " is read from it. 0 means no limit."
+    )] = 256 * 1024 * 1024  # fmt: skip
 
     server_channel_max_idle_time_seconds: Annotated[
         Natural, used("Seconds of silence after which a connection is closed. 0 means never.")

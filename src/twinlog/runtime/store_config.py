@@ -45,33 +45,25 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     """What a broker can be told about its store."""
 
     # Files.
-    store_path_root_dir: Annotated[
-        str,
-        used("Directory of log, queues, index and tables.", is_important=True),
-    ] = os.path.join(os.path.expanduser("~"), "store")
-    store_path_commit_log: Annotated[
-        str | None,
-        used(
-            "Directory of the log, or several separated by commas.",
-            default="commitlog below storePathRootDir",
-            is_important=True,
-        ),
-    ] = None
-    read_only_commit_log_store_paths: Annotated[
-        str | None,
-        used("Directories, separated by commas, from which older log files are read."),
-    ] = None
-    mapped_file_size_commit_log: Annotated[
-        Annotated[int, Meta(ge=512, le=2**31 - 1)],
-        used("Size of one file of the log, in bytes. It cannot change during the life of a store."),
-    ] = 1024 * 1024 * 1024
+    store_path_root_dir: Annotated[str, used(
+        "Directory of log, queues, index and tables.", is_important=True
+    )] = os.path.join(os.path.expanduser("~"), "store")  # fmt: skip
+    store_path_commit_log: Annotated[str | None, used(
+        "Directory of the log, or several separated by commas.",
+        default="commitlog below storePathRootDir", is_important=True
+    )] = None  # fmt: skip
+    read_only_commit_log_store_paths: Annotated[str | None, used(
+        "Directories, separated by commas, from which older log files are read."
+    )] = None  # fmt: skip
+    mapped_file_size_commit_log: Annotated[Annotated[int, Meta(ge=512, le=2**31 - 1)], used(
+        "Size of one file of the log, in bytes. It cannot change during the life of a store."
+    )] = 1024 * 1024 * 1024  # fmt: skip
     mapped_file_size_consume_queue: Annotated[
         Positive, used("Size of one file of a queue, in bytes, rounded up to a multiple of 20.")
     ] = 300000 * CONSUME_QUEUE_UNIT_SIZE
-    enable_consume_queue_ext: Annotated[
-        bool,
-        no_effect("Keep filter data of each message next to the queues.", _NO_EXT, is_missed=True),
-    ] = False
+    enable_consume_queue_ext: Annotated[bool, no_effect(
+        "Keep filter data of each message next to the queues.", _NO_EXT, is_missed=True
+    )] = False  # fmt: skip
     mapped_file_size_consume_queue_ext: Annotated[
         Positive, no_effect("Size of one file of filter data, in bytes.", _NO_EXT)
     ] = 48 * 1024 * 1024
@@ -81,13 +73,10 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     message_index_enable: Annotated[
         bool, used("Keep the index by which messages are found by their keys.")
     ] = True
-    message_index_safe: Annotated[
-        bool,
-        used(
-            "After a crash, read the log again from the point up to which the index was on disk, "
-            "too."
-        ),
-    ] = False
+    message_index_safe: Annotated[bool, used(
+        "After a crash, read the log again from the point up to which the index was on disk, "
+        "too."
+    )] = False  # fmt: skip
     max_hash_slot_num: Annotated[Positive, used("Hash slots of one index file.")] = 5000000
     max_index_num: Annotated[
         Annotated[int, Meta(ge=2)], used("Entries of one index file; the first one is not used.")
@@ -95,85 +84,61 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     max_msgs_num_batch: Annotated[
         Positive, live("Largest number of messages in the answer to a query by key.")
     ] = 64
-    max_message_size: Annotated[
-        Annotated[int, Meta(ge=10, le=INT32_MAX)],
-        live("Largest body of a message that is accepted, in bytes.", is_important=True),
-    ] = 4 * 1024 * 1024
+    max_message_size: Annotated[Annotated[int, Meta(ge=10, le=INT32_MAX)], live(
+        "Largest body of a message that is accepted, in bytes.", is_important=True
+    )] = 4 * 1024 * 1024  # fmt: skip
     check_crc_on_recover: Annotated[
         bool, used("Check the bodies of messages when the log is read after a crash.")
     ] = True
 
-    twinlog_check_reads: Annotated[
-        bool,
-        live(
-            "Check every message (place, sizes, CRC of the body) before it is handed out; one that"
-            " is damaged is answered with an error that names it."
-        ),
-    ] = True
-    twinlog_damage_wait_millis: Annotated[
-        Natural,
-        used(
-            "How long a consumer waits at a damaged message while a replica may provide a good "
-            "copy, in ms. After that it continues with the next message."
-        ),
-    ] = 60_000
+    twinlog_check_reads: Annotated[bool, live(
+        "Check every message (place, sizes, CRC of the body) before it is handed out; one that"
+        " is damaged is answered with an error that names it."
+    )] = True  # fmt: skip
+    twinlog_damage_wait_millis: Annotated[Natural, used(
+        "How long a consumer waits at a damaged message while a replica may provide a good "
+        "copy, in ms. After that it continues with the next message."
+    )] = 60_000  # fmt: skip
 
-    twinlog_scrub_enable: Annotated[
-        bool,
-        used(
-            "Check the whole store in the background (the scrub), compare it with replicas and "
-            "repair it."
-        ),
-    ] = True
+    twinlog_scrub_enable: Annotated[bool, used(
+        "Check the whole store in the background (the scrub), compare it with replicas and "
+        "repair it."
+    )] = True  # fmt: skip
     twinlog_scrub_interval_hours: Annotated[
         Positive, used("The scrub checks the whole store once in this time, in hours.")
     ] = 168
     twinlog_scrub_rate_max: Annotated[
         Positive, used("Largest number of bytes of the log that the scrub reads per second.")
     ] = 20_000_000
-    twinlog_scrub_cpu_percent: Annotated[
-        Annotated[int, Meta(ge=1, le=100)],
-        used(
-            "Largest share of one core that the scrub takes, in percent; under load it takes less."
-        ),
-    ] = 5
+    twinlog_scrub_cpu_percent: Annotated[Annotated[int, Meta(ge=1, le=100)], used(
+        "Largest share of one core that the scrub takes, in percent; under load it takes less."
+    )] = 5  # fmt: skip
 
     # Flushing.
-    flush_disk_type: Annotated[
-        FlushDiskType,
-        used(
-            "SYNC_FLUSH answers a send when the message is on disk; ASYNC_FLUSH syncs every"
-            " flushIntervalCommitLog.",
-            is_important=True,
-        ),
-    ] = FlushDiskType.ASYNC_FLUSH
-    sync_flush_timeout: Annotated[
-        Positive,
-        live("How long a send waits for the disk with SYNC_FLUSH, in ms; then FLUSH_DISK_TIMEOUT."),
-    ] = 5000
-    flush_interval_commit_log: Annotated[
-        Positive, used("Time between two syncs of the log with ASYNC_FLUSH, in ms.",
-                       is_important=True),
-    ] = 500  # fmt: skip
-    flush_commit_log_timed: Annotated[
-        bool,
-        no_effect(
-            "With ASYNC_FLUSH, sync at fixed times rather than when something was written.",
-            "the log is always synced at fixed times",
-        ),
-    ] = True
+    flush_disk_type: Annotated[FlushDiskType, used(
+        "SYNC_FLUSH answers a send when the message is on disk; ASYNC_FLUSH syncs every"
+        " flushIntervalCommitLog.",
+        is_important=True
+    )] = FlushDiskType.ASYNC_FLUSH  # fmt: skip
+    sync_flush_timeout: Annotated[Positive, live(
+        "How long a send waits for the disk with SYNC_FLUSH, in ms; then FLUSH_DISK_TIMEOUT."
+    )] = 5000  # fmt: skip
+    flush_interval_commit_log: Annotated[Positive, used(
+        "Time between two syncs of the log with ASYNC_FLUSH, in ms.", is_important=True
+    )] = 500  # fmt: skip  # fmt: skip
+    flush_commit_log_timed: Annotated[bool, no_effect(
+        "With ASYNC_FLUSH, sync at fixed times rather than when something was written.",
+        "the log is always synced at fixed times"
+    )] = True  # fmt: skip
     flush_commit_log_least_pages: Annotated[
         Natural, used("Pages of 4 KiB that must be waiting before ASYNC_FLUSH syncs the log.")
     ] = 4
-    flush_commit_log_thorough_interval: Annotated[
-        Positive,
-        used("Time after which the log is synced even if fewer pages are waiting, in ms."),
-    ] = 10000
-    commit_interval_commit_log: Annotated[
-        Positive,
-        no_effect("Time between two writes of the off-heap pool, in ms.", _NO_POOL,
-                  is_important=True),
-    ] = 200  # fmt: skip
+    flush_commit_log_thorough_interval: Annotated[Positive, used(
+        "Time after which the log is synced even if fewer pages are waiting, in ms."
+    )] = 10000  # fmt: skip
+    commit_interval_commit_log: Annotated[Positive, no_effect(
+        "Time between two writes of the off-heap pool, in ms.", _NO_POOL, is_important=True
+    )] = 200  # fmt: skip  # fmt: skip
     commit_commit_log_least_pages: Annotated[
         Natural, no_effect("Pages that must be waiting before the pool is written.", _NO_POOL)
     ] = 4
@@ -189,40 +154,28 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     flush_consume_queue_thorough_interval: Annotated[
         Positive, used("Time between two writes of the index's hash slots to its file, in ms.")
     ] = 60000
-    os_page_cache_busy_time_out_mills: Annotated[
-        PositiveLong,
-        no_effect(
-            "How long an append may hold the lock before sends are refused, in ms.", _NO_LOCK
-        ),
-    ] = 1000
+    os_page_cache_busy_time_out_mills: Annotated[PositiveLong, no_effect(
+        "How long an append may hold the lock before sends are refused, in ms.", _NO_LOCK
+    )] = 1000  # fmt: skip
 
     # Retention.
-    delete_when: Annotated[
-        str,
-        live("Hours of the day, as in 04;16, in which expired files are deleted.",
-             is_important=True),
-    ] = "04"  # fmt: skip
+    delete_when: Annotated[str, live(
+        "Hours of the day, as in 04;16, in which expired files are deleted.", is_important=True
+    )] = "04"  # fmt: skip  # fmt: skip
     file_reserved_time: Annotated[
         Natural, live("How many hours messages are kept.", is_important=True)
     ] = 72
-    twinlog_retention_bytes: Annotated[
-        NaturalLong,
-        live(
-            "Size of the log above which its oldest files are deleted, whatever their age, in "
-            "bytes. With 0, only age and disk space decide."
-        ),
-    ] = 0
-    disk_max_used_space_ratio: Annotated[
-        Percent,
-        live(
-            "How full a disk may be, in percent, before expired files are deleted at any hour;"
-            " taken as 10 to 95."
-        ),
-    ] = 75
-    disk_space_clean_forcibly_ratio: Annotated[
-        Percent,
-        live("How full a disk may be, in percent, before files are deleted that have not expired."),
-    ] = 85
+    twinlog_retention_bytes: Annotated[NaturalLong, live(
+        "Size of the log above which its oldest files are deleted, whatever their age, in "
+        "bytes. With 0, only age and disk space decide."
+    )] = 0  # fmt: skip
+    disk_max_used_space_ratio: Annotated[Percent, live(
+        "How full a disk may be, in percent, before expired files are deleted at any hour;"
+        " taken as 10 to 95."
+    )] = 75  # fmt: skip
+    disk_space_clean_forcibly_ratio: Annotated[Percent, live(
+        "How full a disk may be, in percent, before files are deleted that have not expired."
+    )] = 85  # fmt: skip
     disk_space_warning_level_ratio: Annotated[
         Percent, live("How full a disk may be, in percent, before sends are refused.")
     ] = 90
@@ -238,43 +191,33 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     delete_consume_queue_files_interval: Annotated[
         Natural, used("Pause between the deletion of two queue files, in ms.")
     ] = 100
-    destroy_maped_file_interval_forcibly: Annotated[
-        Positive,
-        no_effect("Time after which a deleted file is unmapped by force, in ms.", _NO_FORCE),
-    ] = 120000
-    redelete_hanged_file_interval: Annotated[
-        Positive,
-        no_effect("Time between two attempts to delete a file that is in use, in ms.", _NO_FORCE),
-    ] = 120000
-    disk_fall_recorded: Annotated[
-        bool,
-        no_effect("Keep statistics of how far groups read behind.", "no such statistics are kept"),
-    ] = True
+    destroy_maped_file_interval_forcibly: Annotated[Positive, no_effect(
+        "Time after which a deleted file is unmapped by force, in ms.", _NO_FORCE
+    )] = 120000  # fmt: skip
+    redelete_hanged_file_interval: Annotated[Positive, no_effect(
+        "Time between two attempts to delete a file that is in use, in ms.", _NO_FORCE
+    )] = 120000  # fmt: skip
+    disk_fall_recorded: Annotated[bool, no_effect(
+        "Keep statistics of how far groups read behind.", "no such statistics are kept"
+    )] = True  # fmt: skip
 
     # Reading.
-    max_transfer_bytes_on_message_in_memory: Annotated[
-        Positive,
-        live("Largest number of bytes in the answer to a pull from the newest part of the log."),
-    ] = 256 * 1024
-    max_transfer_count_on_message_in_memory: Annotated[
-        Positive,
-        live("Largest number of messages in the answer to a pull from the newest part of the log."),
-    ] = 32
-    max_transfer_bytes_on_message_in_disk: Annotated[
-        Positive,
-        live("Largest number of bytes in the answer to a pull from older parts of the log."),
-    ] = 64 * 1024
-    max_transfer_count_on_message_in_disk: Annotated[
-        Positive,
-        live("Largest number of messages in the answer to a pull from older parts of the log."),
-    ] = 8
-    access_message_in_memory_max_ratio: Annotated[
-        Percent,
-        live(
-            "Percentage of the machine's memory that the newest part of the log is assumed to fill."
-            " A consumer further behind may be sent to a slave."
-        ),
-    ] = 40
+    max_transfer_bytes_on_message_in_memory: Annotated[Positive, live(
+        "Largest number of bytes in the answer to a pull from the newest part of the log."
+    )] = 256 * 1024  # fmt: skip
+    max_transfer_count_on_message_in_memory: Annotated[Positive, live(
+        "Largest number of messages in the answer to a pull from the newest part of the log."
+    )] = 32  # fmt: skip
+    max_transfer_bytes_on_message_in_disk: Annotated[Positive, live(
+        "Largest number of bytes in the answer to a pull from older parts of the log."
+    )] = 64 * 1024  # fmt: skip
+    max_transfer_count_on_message_in_disk: Annotated[Positive, live(
+        "Largest number of messages in the answer to a pull from older parts of the log."
+    )] = 8  # fmt: skip
+    access_message_in_memory_max_ratio: Annotated[Percent, live(
+        "Percentage of the machine's memory that the newest part of the log is assumed to fill."
+        " A consumer further behind may be sent to a slave."
+    )] = 40  # fmt: skip
     offset_check_in_slave: Annotated[
         bool, live("A slave, too, corrects offsets of consumers that are outside a queue.")
     ] = False
@@ -286,18 +229,15 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     flush_delay_offset_interval: Annotated[
         PositiveLong, live("Time between two saves of the progress of delayed messages, in ms.")
     ] = 10000
-    enable_schedule_message_stats: Annotated[
-        bool,
-        no_effect("Count delayed messages in the statistics.", "twinlog always counts them"),
-    ] = True
-    enable_schedule_async_deliver: Annotated[
-        bool,
-        no_effect("Deliver delayed messages in parallel.", "delivery never waits for a message"),
-    ] = False
-    schedule_async_deliver_max_pending_limit: Annotated[
-        Positive,
-        no_effect("Most deliveries under way in parallel.", "delivery is not limited in this way"),
-    ] = 2000
+    enable_schedule_message_stats: Annotated[bool, no_effect(
+        "Count delayed messages in the statistics.", "twinlog always counts them"
+    )] = True  # fmt: skip
+    enable_schedule_async_deliver: Annotated[bool, no_effect(
+        "Deliver delayed messages in parallel.", "delivery never waits for a message"
+    )] = False  # fmt: skip
+    schedule_async_deliver_max_pending_limit: Annotated[Positive, no_effect(
+        "Most deliveries under way in parallel.", "delivery is not limited in this way"
+    )] = 2000  # fmt: skip
     schedule_async_deliver_max_resend_num2_blocked: Annotated[
         Natural, no_effect("Attempts before a level waits.", "a failed delivery is tried again")
     ] = 3
@@ -318,10 +258,9 @@ class MessageStoreConfig(JvmConfig, kw_only=True):
     debug_lock_enable: Annotated[
         bool, no_effect("Log who holds the lock for an append for long.", _NO_LOCK)
     ] = False
-    put_msg_index_hight_water: Annotated[
-        int,
-        no_effect("Waiting index entries above which appends slow down.", "appends do not wait"),
-    ] = 600000
+    put_msg_index_hight_water: Annotated[int, no_effect(
+        "Waiting index entries above which appends slow down.", "appends do not wait"
+    )] = 600000  # fmt: skip
     max_delay_time: Annotated[
         int, no_effect("Delay of appends that Apache's statistics warn of.", "appends do not wait")
     ] = 40
