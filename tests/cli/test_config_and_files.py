@@ -155,6 +155,9 @@ def test_lint_warns_when_slaves_on_other_machines_would_be_refused(tmp_path: Pat
     text = "brokerRole=SYNC_MASTER\nbindAddress=192.0.2.1\n"
     warning = "set the same twinlogHASecret on all replicas"
     assert warning in lint(write(tmp_path / "open.conf", text)).out
+    # The file of an ASYNC_MASTER does not say whether there are slaves; that of a slave does.
+    slave = "brokerRole=SLAVE\nbrokerId=1\nbindAddress=192.0.2.1\n"
+    assert warning in lint(write(tmp_path / "slave.conf", slave)).out
     for admits in ("twinlogHASecret=long-enough", "twinlogHAClassicPeers=192.0.2.2"):
         assert warning not in lint(write(tmp_path / "shut.conf", f"{text}{admits}\n")).out
     assert warning not in lint(write(tmp_path / "here.conf", "brokerRole=SYNC_MASTER\n")).out

@@ -150,9 +150,9 @@ def _broker_advice(config: BrokerConfig) -> list[str]:
             "SYNC_MASTER with ASYNC_FLUSH: two copies in memory before a send is answered; "
             "a power cut of both machines at once may lose the last half second"
         )
-    if is_open and _has_slaves(config) and not _admits_slaves(config):
+    if is_open and _replicates(config) and not _admits_slaves(config):
         found.append(
-            "a master refuses slaves on other machines without credentials: set the same "
+            "a twinlog master refuses slaves on other machines without credentials: set the same "
             "twinlogHASecret on all replicas, or use twinlogHATLS"
         )
     if not Path(config.store_path_root_dir).is_absolute():
@@ -160,8 +160,9 @@ def _broker_advice(config: BrokerConfig) -> list[str]:
     return found
 
 
-def _has_slaves(config: BrokerConfig) -> bool:
-    return config.enable_controller_mode or config.broker_role == "SYNC_MASTER"
+def _replicates(config: BrokerConfig) -> bool:
+    """As far as the file tells: an ASYNC_MASTER may have slaves or none."""
+    return config.enable_controller_mode or config.broker_role in ("SYNC_MASTER", "SLAVE")
 
 
 def _admits_slaves(config: BrokerConfig) -> bool:
