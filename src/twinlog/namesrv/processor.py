@@ -236,7 +236,7 @@ class NamesrvProcessor:
         if connection.is_closed:
             return  # Its end would not be noticed any more.
         wrapper = body.topic_config_serialize_wrapper
-        broker = _identity(header, header.ha_server_addr)
+        broker = _identity(header, header.ha_server_addr, header.twinlog_lineage or "")
         try:
             result = self._routes.register(
                 broker,
@@ -497,6 +497,7 @@ def _config_keys(header: NoHeader, request: Request) -> str:
 def _identity(
     header: headers.RegisterBrokerRequestHeader | headers.UnregisterBrokerRequestHeader,
     ha_server_addr: str = "",
+    lineage: str = "",
 ) -> BrokerIdentity:
     return BrokerIdentity(
         cluster_name=header.cluster_name,
@@ -504,6 +505,7 @@ def _identity(
         broker_id=header.broker_id,
         address=header.broker_addr,
         ha_server_addr=ha_server_addr,
+        lineage=lineage,
     )
 
 

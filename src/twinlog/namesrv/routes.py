@@ -82,13 +82,30 @@ class BrokerLiveInfo:
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Who registers."""
+    """Who registers. `lineage` tells a controlled group from another one of the same name; empty
+    where nobody says it."""
 
     cluster_name: str
     broker_name: str
     broker_id: int
     address: str
     ha_server_addr: str = ""
+    lineage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Elected:
+    """The newest epoch of a controlled group, and whose number that is."""
+
+    cluster_name: str
+    lineage: str
+    epoch: int
+
+    def is_of(self, broker: BrokerIdentity) -> bool:
+        """Whether epochs of that broker can be compared with this one."""
+        if broker.cluster_name != self.cluster_name:
+            return False
+        return not broker.lineage or not self.lineage or broker.lineage == self.lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +156,7 @@ class RouteInfoManager:
         # Of the topics of each broker name; see `topic_digest`.
         self._digests: dict[str, int] = {}
         # The newest epoch of each controlled group: a master of an older one is refused.
-        self._epochs: dict[str, int] = {}
+        self._elected: dict[str, _Elected] = {}
 
     # Registration
 
@@ -155,18 +172,24 @@ class RouteInfoManager:
         scope: TopicScope = TopicScope.BY_VERSION,
     ) -> RegisterBrokerResult:
         """Take or refresh a broker; of a master in the route also its topics."""
-        epoch, known = data_version.state_version or 0, self._epochs.get(broker.broker_name, 0)
-        is_elected = broker.broker_id == MASTER_ID and epoch > 0
-        if is_elected and epoch < known:
-            holder = self._holder(broker.broker_name, MASTER_ID)
-            return RegisterBrokerResult(rival=holder, is_in_route=False, newer_epoch=known)
-        if is_elected and epoch > known:
-            self._epochs[broker.broker_name] = epoch
+        epoch = (data_version.state_version or 0) if broker.broker_id == MASTER_ID else 0
+        known = self._elected.get(broker.broker_name)
+        if epoch and known is not None and known.is_of(broker):
+            if epoch < known.epoch:
+                holder = self._holder(broker.broker_name, MASTER_ID)
+                return RegisterBrokerResult(
+                    rival=holder, is_in_route=False, newer_epoch=known.epoch
+                )
+            if epoch > known.epoch:
+                self._depose(broker)
+        elif epoch and known is None:
             self._depose(broker)
         is_new_holder = self._place(broker, now_ms)
         previous = self._live.get(broker.address)
         is_changed = previous is None or previous.data_version != data_version
         is_in_route = self._holder(broker.broker_name, broker.broker_id) == broker.address
+        if epoch and is_in_route:
+            self._elected[broker.broker_name] = _Elected(broker.cluster_name, broker.lineage, epoch)
         is_news = is_new_holder or is_changed
         is_master = broker.broker_id == MASTER_ID and is_in_route
         if is_master and (is_news or scope is not TopicScope.BY_VERSION):
@@ -210,7 +233,9 @@ class RouteInfoManager:
         """A master of a newer epoch has the place of the one before, whether that lives or not:
         a process that stands still sends nothing, and is in the way of all clients."""
         holder = self._holder(successor.broker_name, MASTER_ID)
-        if holder is not None and holder != successor.address:
+        if holder is None or holder == successor.address:
+            return
+        if self._brokers[successor.broker_name].cluster == successor.cluster_name:
             del self._brokers[successor.broker_name].broker_addrs[MASTER_ID]
             self._live.pop(holder, None)
 

@@ -324,3 +324,57 @@ def test_topics_that_changed_count_whatever_the_version_says(table: RouteInfoMan
     table.delete_topic("A")
     table.delete_topic("B")
     assert register(table, MASTER).topics_digest == 0
+
+
+def elected(epoch: int, address: str, cluster: str = "c", lineage: str = "") -> dict[str, Any]:
+    """What the master of a controlled group registers with."""
+    broker = BrokerIdentity(cluster, "b", 0, address, f"{address}2", lineage)
+    return {"broker": broker, "data_version": DataVersion(1, 1, epoch)}
+
+
+def test_a_master_of_a_newer_epoch_has_the_place_and_the_older_one_hears_of_it(
+    table: RouteInfoManager,
+) -> None:
+    register(table, **elected(3, "10.0.0.1:10911", lineage="L"))
+    assert register(table, **elected(4, "10.0.0.2:10911", lineage="L")).is_in_route
+    old = register(table, **elected(3, "10.0.0.1:10911", lineage="L"))
+    assert (old.newer_epoch, old.is_in_route) == (4, False)
+    assert addresses(table) == {0: "10.0.0.2:10911"}
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        {"cluster": "other", "lineage": "theirs"},
+        {"cluster": "other"},
+        {"lineage": "theirs"},
+    ],
+)
+def test_an_epoch_of_another_group_of_that_name_deposes_nobody(
+    table: RouteInfoManager, stranger: dict[str, str]
+) -> None:
+    """Epochs are numbers of one group. That of another cluster, or of another controller's, says
+    nothing about ours: its master is a rival like any other."""
+    register(table, **elected(3, "10.0.0.1:10911", lineage="ours"))
+    theirs = register(table, **elected(90, "10.0.9.9:10911", **stranger))
+    assert (theirs.is_in_route, theirs.rival) == (False, "10.0.0.1:10911")
+    ours = register(table, **elected(3, "10.0.0.1:10911", lineage="ours"))
+    assert (ours.newer_epoch, ours.is_in_route) == (None, True)
+    assert addresses(table) == {0: "10.0.0.1:10911"}
+
+
+def test_a_group_that_was_made_anew_begins_with_its_first_epoch(table: RouteInfoManager) -> None:
+    """Its stores and its controller were wiped; the name server was not."""
+    register(table, **elected(90, "10.0.0.1:10911", lineage="before"))
+    again = register(table, **elected(1, "10.0.0.1:10911", lineage="after"))
+    assert (again.newer_epoch, again.is_in_route) == (None, True)
+    later = register(table, **elected(2, "10.0.0.2:10911", lineage="after"))
+    assert later.is_in_route
+    assert register(table, **elected(1, "10.0.0.1:10911", lineage="after")).newer_epoch == 2
+
+
+def test_a_stranger_has_the_place_when_its_holder_is_gone(table: RouteInfoManager) -> None:
+    register(table, **elected(90, "10.0.0.1:10911", lineage="before"))
+    moved = elected(1, "10.0.0.2:10911", lineage="after")
+    assert not register(table, **moved).is_in_route
+    assert register(table, **moved, now_ms=module.HELD_MS + 1).is_in_route

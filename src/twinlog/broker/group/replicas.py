@@ -528,9 +528,7 @@ class ReplicasManager:
                     _NOT_CAUGHT_UP_MS_MAX, self._broker.config.ha_max_time_slave_not_catchup
                 )
             )
-            is_done = await self.change.promote(
-                state, record.policy, lambda: not self._settling.is_set()
-            )
+            is_done = await self.change.promote(state, record, lambda: not self._settling.is_set())
             if not is_done:
                 return
             self._wake.set()

@@ -30,7 +30,7 @@ from twinlog.store.status import PutMessageStatus
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
-    from twinlog.controller.record import Policy
+    from twinlog.controller.record import GroupRecord
 
 _LOG = logging.getLogger("twinlog.broker")
 BECOMING = "this broker becomes the master of its group"
@@ -88,7 +88,7 @@ class RoleChange:
     # Master
 
     async def promote(
-        self, state: GroupState, policy: Policy, is_wanted: Callable[[], bool]
+        self, state: GroupState, record: GroupRecord, is_wanted: Callable[[], bool]
     ) -> bool:
         """Lead epoch `state.epoch`, which is stored. False: something newer was learnt.
 
@@ -114,7 +114,7 @@ class RoleChange:
                 return False
             self._append_epoch_record(state)
         self._take_tables(state)
-        self._serve(state, policy)
+        self._serve(state, record)
         return True
 
     def _append_epoch_record(self, state: GroupState) -> None:
@@ -147,7 +147,7 @@ class RoleChange:
             # Consumers may have read what this log has not.
             broker.shorter_log.began(was_master=False, is_promotion=True, is_doubtful=True)
 
-    def _serve(self, state: GroupState, policy: Policy) -> None:
+    def _serve(self, state: GroupState, record: GroupRecord) -> None:
         broker = self._broker
         group, store = broker.ha.group, broker.store
         assert group is not None
@@ -159,7 +159,7 @@ class RoleChange:
             members=state.members,
             set_epoch=state.set_epoch,
         )
-        role = BrokerRole(policy.broker_role)
+        role = BrokerRole(record.policy.broker_role)
         broker.ha.lead(authority, role.value)
         broker.role.change(RoleState(role, MASTER_ID, state.epoch))
         broker.locks.renew_all(broker.clock.monotonic_ms())
@@ -168,6 +168,7 @@ class RoleChange:
         broker.schedule.start(after_crash=True)
         broker.transactions.start(after_crash=True, after_switch=True)
         self.leading_epoch = state.epoch
+        broker.registration.lineage = record.lineage
         broker.registration.resume()
         _LOG.warning(
             "this broker is the master now epoch=%d log end=%d members=%s",

@@ -102,6 +102,8 @@ class Registration:
         self.on_rival: Callable[[str], None] = lambda address: None
         """Called with the address of another broker that lives with our name and id."""
         self.on_newer_epoch: Callable[[int], None] = lambda epoch: None
+        self.lineage = ""
+        """Of the controlled group in which this broker was elected; see GroupRecord."""
         topics.subscribe(self.topics_changed)
 
     @property
@@ -311,6 +313,7 @@ class Registration:
             compressed=self._config.compressed_register,
             body_crc32=body_crc(body),
             twinlog_topics=plan.scope,
+            twinlog_lineage=(self._role.epoch and self.lineage) or None,
         )
         answer = await self._ask(view, RequestCode.REGISTER_BROKER, header, body)
         after = self._client.connection(view.address)

@@ -9,7 +9,8 @@ class RegisterBrokerRequestHeader(Header):
     """103.
 
     `twinlog_topics` is said to twinlog name servers only: `all` topics of the broker are in the
-    body, or `some`, those that changed.
+    body, or `some`, those that changed. `twinlog_lineage`: of the group that a controller has made
+    this broker the master of; epochs of another one cannot be compared with its.
     """
 
     broker_name: str
@@ -21,6 +22,7 @@ class RegisterBrokerRequestHeader(Header):
     body_crc32: Int = 0
     heartbeat_timeout_millis: Long | None = None
     twinlog_topics: str | None = None
+    twinlog_lineage: str | None = None
 
 
 class RegisterBrokerResponseHeader(Header):
