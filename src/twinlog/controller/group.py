@@ -194,7 +194,7 @@ class Group:
         if self.record.master_epoch == 0:
             return [*effects, *self._first_master(now_ms)]
         reason = self._why_replace(now_ms)
-        if reason and not self._has_settled(now_ms):
+        if reason and not self.liveness.has_settled(self.record, now_ms, self._since_ms):
             return effects
         if not reason:
             self._waiting_said, self.waiting = None, ""
@@ -202,13 +202,6 @@ class Group:
         if self.record.policy.needs_lease and not self._are_leases_over(now_ms):
             return effects
         return [*effects, *self._elect(now_ms, reason)]
-
-    def _has_settled(self, now_ms: int) -> bool:
-        """Whether everybody who lives has had time to speak since this controller began: one of
-        them may know of an epoch that this record does not (R12)."""
-        if now_ms - self._since_ms >= self._timing.settle_ms:
-            return True
-        return all(self.liveness.get(n) is not None for n in self.record.replicas)
 
     def _why_replace(self, now_ms: int) -> str:
         """Why the master of the record cannot go on; empty when it can, as far as is known."""
@@ -400,6 +393,8 @@ class Group:
             return self._begin_hand_over(now_ms, wanted, token)
         if record.policy.needs_lease and not self._are_leases_over(now_ms):
             return [self._refuse(token, refusals.LEASE_LEFT)]
+        if self.liveness.may_master_speak_soon(record, now_ms, self._since_ms):
+            return [self._refuse(token, refusals.NOT_HEARD_YET)]
         effects = self._elect(now_ms, "an operator's request", wanted)
         return self._reply_if_elected(effects, request)
 

@@ -127,6 +127,21 @@ class Liveness:
             return False
         return self.is_alive(report.heartbeat.broker_id, now_ms)
 
+    def has_settled(self, record: GroupRecord, now_ms: int, since_ms: int) -> bool:
+        """Whether everybody who lives has had time to speak since this controller began: one of
+        them may know of an epoch that this record does not (R12)."""
+        if now_ms - since_ms >= self._timing.settle_ms:
+            return True
+        return all(n in self._reports for n in record.replicas)
+
+    def may_master_speak_soon(self, record: GroupRecord, now_ms: int, since_ms: int) -> bool:
+        """Of one that is not heard: to a controller that has just begun, and whose record may be
+        old, or over its next connection. Until then it is not replaced because somebody asks."""
+        report = self.get(record.master_broker_id)
+        if report is None or report.closed_ms is None or self.is_master_lost_by_all(record, now_ms):
+            return not self.has_settled(record, now_ms, since_ms)
+        return now_ms - report.closed_ms < self._timing.close_grace_ms
+
     def why_not_drained(self, record: GroupRecord, now_ms: int) -> str:
         """Of a planned switch whose time is over: whom the master waited for."""
         number = record.master_broker_id

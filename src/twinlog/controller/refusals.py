@@ -34,6 +34,10 @@ class Refusal(NamedTuple):
 NO_REFUSAL = Refusal(RefusalKind.NONE, "")
 BUSY = Refusal(RefusalKind.BUSY, "another change of this group is being written, ask again")
 REPLACED = Refusal(RefusalKind.REPLACED, "a newer connection of this replica has taken over")
+NOT_HEARD_YET = Refusal(
+    RefusalKind.BUSY,
+    "the master has not been heard yet, or its connection has just closed: ask again in a moment",
+)
 NOT_WRITTEN = Refusal(RefusalKind.BUSY, "the change was not written, ask again")
 LEASE_LEFT = Refusal(
     RefusalKind.NOT_ELECTED, "the old master's lease has not ended, ask again in a moment"

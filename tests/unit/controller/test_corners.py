@@ -149,6 +149,37 @@ class TestSwitch:
         assert not bench.ask(wish).error
         assert bench.record.master_broker_id == 3, "the one that was wished for, not the longest"
 
+    def test_a_wish_waits_for_a_master_that_has_just_lost_its_connection(self) -> None:
+        """It comes over its next one, and hands over: nobody elects without it meanwhile."""
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(2)
+        bench.tell(events.ConnectionClosed(1))
+        wish = events.ElectMaster(GROUP, designate=2, token="switch")
+        assert bench.ask(wish).kind is RefusalKind.BUSY
+        bench.beat(1, connection=8)
+        bench.tell(wish)
+        assert bench.beat(1, connection=8).hand_over_to == 2
+
+    def test_a_wish_to_a_controller_that_has_just_begun_waits_for_the_master(self) -> None:
+        bench = Bench(group({1, 2}, replicas=2), age_ms=0)
+        bench.beat(2)
+        wish = events.ElectMaster(GROUP, designate=2, token="switch")
+        assert bench.ask(wish).kind is RefusalKind.BUSY
+        bench.beat(1)
+        bench.tell(wish)
+        assert bench.beat(1).hand_over_to == 2
+
+    def test_a_wish_elects_nobody_by_a_record_that_may_be_old(self) -> None:
+        """Replica 2 was away while 3 became the master, and knows no more than the backup."""
+        bench = Bench(group({1, 2}), age_ms=0)
+        bench.beat(2, known_epoch=4)
+        wish = events.ElectMaster(GROUP, designate=2, token="switch")
+        assert bench.ask(wish).kind is RefusalKind.BUSY
+        bench.beat(3, known_epoch=7, last_epoch=7)
+        assert bench.ask(wish).kind is RefusalKind.FROZEN
+        assert bench.record.master_epoch == 4
+
     @pytest.mark.parametrize("members", [{1, 2}, {1, 2, 3}])
     def test_a_wish_that_cannot_be_met_is_answered_with_the_reason(self, members: set[int]) -> None:
         bench = Bench(group(members))
