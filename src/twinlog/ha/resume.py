@@ -17,7 +17,8 @@ from twinlog.message.layout import BLANK_SIZE_MIN, MAGIC_BLANK, SIZE_MAGIC
 def resume_offset(log: ReplicaLog) -> int:
     """The start of the filler that the log ends with or in; without one the end of the log.
 
-    Not 0, which asks for the last file of the master.
+    The first bytes of a header may be those of a filler, too. Not 0, which asks for the last file
+    of the master.
     """
     end = log.max_offset
     if end <= log.min_offset:
@@ -25,8 +26,8 @@ def resume_offset(log: ReplicaLog) -> int:
     start, _ = run_steps(record_ends(log, end - 1, end))
     head = log.read(start, BLANK_SIZE_MIN)
     rest = log.segment_size - start % log.segment_size
-    is_filler = head == SIZE_MAGIC.pack(rest, MAGIC_BLANK)
-    return start if is_filler and start else end
+    may_be_filler = SIZE_MAGIC.pack(rest, MAGIC_BLANK).startswith(head)
+    return start if may_be_filler and start else end
 
 
 def append_again(log: ReplicaLog, resumed_at: int, offset: int, body: bytes | memoryview) -> int:

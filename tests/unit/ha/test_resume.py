@@ -48,8 +48,14 @@ def test_a_filler_at_the_end_is_asked_for_again_whole_or_not(held: int) -> None:
     assert resume_offset(log_with(FULL[: 900 + held])) == 900
 
 
-def test_a_filler_that_cannot_be_told_yet_is_not_guessed() -> None:
-    assert resume_offset(log_with(FULL[:907])) == 907
+@pytest.mark.parametrize("held", range(1, 8))
+def test_the_first_bytes_of_what_may_be_a_filler_are_asked_for_again(held: int) -> None:
+    assert resume_offset(log_with(FULL[: 900 + held])) == 900
+
+
+def test_the_first_bytes_of_a_record_are_kept() -> None:
+    for held in (4, 7, 8, 50):
+        assert resume_offset(log_with((FULL[:900] + record(900, 60))[: 900 + held])) == 900 + held
 
 
 def test_a_filler_in_a_later_file_and_in_a_log_that_began_late() -> None:
@@ -96,8 +102,9 @@ def test_whatever_the_frames_the_log_ends_as_the_master_has_it(
     """A master that put a record and another filler there; cut only where a record begins."""
     wanted = FULL[:900] + records(900, size) + filler(100 - size)
     log = log_with(FULL[: 900 + held])
-    if (start := resume_offset(log)) == 900:
-        for offset in range(900, SEGMENT, step):
-            append_again(log, start, offset, wanted[offset : min(offset + step, SEGMENT)])
-        assert bytes(log.data) == wanted
-        assert {offset for offset, _ in log.cuts} <= {900}
+    start = resume_offset(log)
+    assert start == 900
+    for offset in range(900, SEGMENT, step):
+        append_again(log, start, offset, wanted[offset : min(offset + step, SEGMENT)])
+    assert bytes(log.data) == wanted
+    assert {offset for offset, _ in log.cuts} <= {900}
