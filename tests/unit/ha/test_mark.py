@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from twinlog.ha.twin.mark import PROCESSES_MAX, SLOTS, ConfirmedMark
+from twinlog.runtime.disk import PosixDisk
 from twinlog.testing.simdisk import SimCrash, SimDisk
 
 MARK = "/store/twinlog/confirmed.mark"
@@ -329,3 +332,21 @@ def test_what_the_files_of_a_stopped_broker_say() -> None:
     mark.note(600)
     mark.save()
     assert ConfirmedMark(disk.kill(), "/store").peek() == (600, False, (2,))
+
+
+async def test_a_broker_that_stops_during_a_sync_ends_it(tmp_path: Path) -> None:
+    disk = PosixDisk()
+    mark = ConfirmedMark(disk, str(tmp_path))
+    mark.load(was_clean=True, is_durable=False)
+    mark.note(500)
+    is_closed = threading.Event()
+    busy = [asyncio.ensure_future(disk.run(is_closed.wait)) for _ in range(2)]  # All its threads.
+    syncing = asyncio.ensure_future(mark.sync())
+    await asyncio.sleep(0)
+    mark.close()
+    is_closed.set()
+    await asyncio.gather(syncing, *busy)
+    disk.close()
+    again = ConfirmedMark(disk, str(tmp_path))
+    again.load(was_clean=True, is_durable=False)
+    assert again.value == 500

@@ -284,15 +284,17 @@ class ConfirmedMark:
         self.save()
         if self._disk is None or self._file is None or self._is_synced:
             return
-        slot = self._slot
+        file, slot = self._file, self._slot
         self._slot = 3 - slot - self._durable_slot  # The third one.
         self._is_synced = True
         try:
-            await self._disk.run(self._file.fdatasync)
+            await self._disk.run(file.fdatasync)
             await self._disk.run(self._disk.fsync_directory, posixpath.dirname(self._mark_path))
         except OSError as error:
             self._written = _UNKNOWN
             _LOG.warning("confirmed offset not synced path=%s error=%s", self._mark_path, error)
+        except ValueError:  # Closed before the sync began: the broker stops.
+            assert self._file is not file
         else:
             if self._slot != slot:
                 self._durable_slot = slot
