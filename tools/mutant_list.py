@@ -187,12 +187,19 @@ PAIR_MUTANTS = (
     Mutant(
         "twin: a failed write is acknowledged",
         "ha/link.py",
-        "MasterLink._take_run",
-        "self._not_stored(offset + len(body), error)\n"
-        "            self._run_events()\n"
-        "        else:\n",
-        "pass\n        if True:\n",
+        "MasterLink._store",
+        "            self._not_stored(end_offset, error)\n            return\n",
+        "            pass\n",
         dialect="twin",
+        also=Mutant(
+            "of a frame that came alone, which is seldom the first of a file",
+            "ha/link.py",
+            "MasterLink._take_run",
+            "self._not_stored(offset + len(body), error)\n"
+            "            self._run_events()\n"
+            "        else:\n",
+            "pass\n        if True:\n",
+        ),
     ),
     Mutant(
         "twin: the log is sent from one byte too far",
