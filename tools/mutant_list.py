@@ -126,7 +126,7 @@ PAIR_MUTANTS = (
         "a filler that the master may have forgotten is kept",
         "ha/resume.py",
         "resume_offset",
-        "return start if is_filler and start else end",
+        "return start if may_be_filler and start else end",
         "return end",
     ),
     Mutant(
