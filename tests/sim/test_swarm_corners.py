@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from twinlog.controller.clocks import WINDOW_MS
 from twinlog.runtime.broker_config import BrokerRole, FlushDiskType
 from twinlog.testing.swarm.controllers import StrayController
 from twinlog.testing.swarm.node import SwarmNode
@@ -249,3 +250,36 @@ def test_a_controller_that_knows_nothing_waits_for_a_replica_that_may_have_been_
     run.world.has_stray = True
     run.world.delay_s = run.loop.network.delay_s = (0.001, 0.02)
     run.run()
+
+
+class SlowClocks(Directed):
+    """The clocks of both brokers run at half the rate of the controller's, far beyond what leases
+    are made for. The master is cut from everybody but its clients."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.world.role, self.world.put_pause_s = BrokerRole.ASYNC_MASTER, 0.1
+        self.world.duration_s = 120.0
+        for host in (*(c.host for c in self.controllers), *(node.host for node in self.nodes)):
+            host.clock_rate = 0.5 if any(host is node.host for node in self.nodes) else 1.0
+
+    async def story(self) -> None:
+        await asyncio.sleep(2.5 * WINDOW_MS / 1000)
+        master, slave = self.roles()
+        others = (slave.host, *(controller.host for controller in self.controllers))
+        for host in others:
+            self.loop.network.partition(master.host, host)
+        await self.happens(lambda: slave.is_master)
+        await asyncio.sleep(4.0)
+        for host in others:
+            self.loop.network.mend(master.host, host)
+        self.is_told = True
+
+
+@pytest.mark.parametrize("seed", pairs(FlushDiskType.ASYNC_FLUSH, 1))
+def test_a_slow_clock_does_not_keep_a_lease_beyond_an_election(seed: int) -> None:
+    """It was believed for twice its time: two masters answered early."""
+    run = SlowClocks(seed)
+    run.run()
+    assert run.checks.early_count > 10
+    assert run.ledger.count("ok") > 100

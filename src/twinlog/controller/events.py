@@ -46,7 +46,7 @@ class Heartbeat:
     """A broker's report. `stored` is the newest record it has kept: what a controller that lost
     its state can be rebuilt from. `drained_end` answers a hand-over: nothing is unconfirmed below
     it, sends are held and the lease is given up. `processes` are those of a store in doubt since
-    it lost power."""
+    it lost power. `clock_ms` is its own clock when the heartbeat left."""
 
     group: str
     broker_id: int
@@ -65,6 +65,7 @@ class Heartbeat:
     drained_end: int | None = None
     stored: GroupRecord | None = None
     was_master: bool = False
+    clock_ms: int | None = None
     token: Token = None
 
     def has_what(self, incarnation: str | None) -> bool:

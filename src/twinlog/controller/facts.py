@@ -46,6 +46,7 @@ def _replica(group: Group, replica: Replica, now_ms: int) -> ReplicaFacts:
     if report is not None:
         _add_report(facts, report, now_ms)
         facts.is_doubtful = group.liveness.is_doubtful(record, n)
+        facts.clock = group.clocks.why_wrong(n)
     return facts
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from twinlog.controller import membership, refusals
 from twinlog.controller.adoption import newest_stored, unsure
+from twinlog.controller.clocks import Clocks
 from twinlog.controller.elect import (
     Ballot,
     Standing,
@@ -70,6 +71,7 @@ class Group:
         self.waiting = ""
         self._is_adopted = False
         self._strangers = Strangers(self.liveness)
+        self.clocks = Clocks()
 
     # What is known of the replicas
 
@@ -106,7 +108,7 @@ class Group:
         if self._is_master(beat) and not self.frozen:
             confirmed = min(beat.confirmed or 0, beat.end)
             self.liveness.confirmed = max(self.liveness.confirmed, confirmed)
-        effects = self._freeze_if_newer(beat)
+        effects = [*self.clocks.heard(now_ms, beat), *self._freeze_if_newer(beat)]
         effects += self._remove_if_doubtful(beat)
         effects += self._hand_over_if_drained(now_ms, beat)
         effects += self.consider(now_ms)
@@ -127,7 +129,7 @@ class Group:
         return Reply(
             beat.token,
             record,
-            lease_ms=self._timing.lease_ms if may_lease else 0,
+            lease_ms=self.clocks.lease_ms(beat.broker_id, self._timing) if may_lease else 0,
             is_admitted=beat.has_what(record.admitted.get(beat.broker_id)),
             hand_over_to=self.hand_over_to if is_master else None,
             frozen=self.frozen,

@@ -259,6 +259,8 @@ def _why(
         return "lost power, in doubt until it is admitted again"
     if not replica.is_writable:
         return "cannot write: is its disk full?"
+    if replica.clock:
+        return replica.clock
     if is_master:
         return f"{facts.election} election, log ends in epoch {replica.last_epoch}"
     if facts.hand_over_to == replica.broker_id:

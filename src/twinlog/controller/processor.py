@@ -158,6 +158,7 @@ class ControllerProcessor:
                 drained_end=header.twinlog_drained,
                 stored=_stored(request.body) if is_twinlog else None,
                 was_master=header.twinlog_was_master,
+                clock_ms=header.twinlog_clock,
                 token=answer,
             )
         )

@@ -98,6 +98,7 @@ def test_since_when_and_why_come_from_the_events() -> None:
         ({"is_alive": False, "heard_ms": 2500}, "silent for 2.5 s"),
         ({"is_doubtful": True}, "lost power, in doubt until it is admitted again"),
         (FULL, "cannot write: is its disk full?"),
+        ({"clock": "its clock is slow"}, "its clock is slow"),
         ({}, "in the set of the election"),
     ],
 )

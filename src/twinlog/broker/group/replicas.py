@@ -369,6 +369,7 @@ class ReplicasManager:
             twinlog_link=link_ms,
             twinlog_drained=self._drained_end(),
             twinlog_was_master=broker.identity.was_master,
+            twinlog_clock=sent_ms,
         )
         asked, accepted, is_leaving = group.awaited, self._accepted, self._is_leaving
         beat = await self._link.heartbeat(header, self._stored.record, sent_ms)

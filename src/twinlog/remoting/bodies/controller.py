@@ -90,6 +90,8 @@ class ReplicaFacts(Body):
     confirmed: int | None = None
     link_ms: int | None = None
     """Since it heard its master."""
+    clock: str = ""
+    """What is wrong with its clock."""
 
 
 class GroupFacts(Body):

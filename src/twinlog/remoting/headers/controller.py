@@ -7,7 +7,8 @@ from twinlog.remoting.headers.base import Header, Int, Long
 
 
 class ControllerHeartbeatRequestHeader(Header):
-    """904 as a controller gets it. `twinlogProcesses`: incarnations, separated by semicolons."""
+    """904 as a controller gets it. `twinlogProcesses`: incarnations, separated by semicolons;
+    `twinlogClock`: the boot clock when it left."""
 
     cluster_name: str
     broker_addr: str
@@ -26,6 +27,7 @@ class ControllerHeartbeatRequestHeader(Header):
     twinlog_link: Long | None = None
     twinlog_drained: Long | None = None
     twinlog_was_master: bool = False
+    twinlog_clock: Long | None = None
 
 
 class ControllerHeartbeatResponseHeader(Header):
