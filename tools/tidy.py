@@ -24,8 +24,12 @@ PACKAGE = ROOT / "src" / "twinlog"
 # Private by their spelling only: methods of named tuples, and what the standard library needs.
 PUBLIC = {"_replace", "_asdict", "_fields", "_make", "_open", "_exit"}
 DEFINITION = re.compile(r"^\s*(?:cdef|cpdef|def|class)\b(.*)$", re.MULTILINE)
-PRIVATE_NAME = re.compile(r"(?<![\w.])_[a-z]\w*")
-PRIVATE_USED = re.compile(r"([\w)\]]+)\s*\.\s*(_[a-z]\w*)")
+PRIVATE_NAME = re.compile(r"(?<![\w.])_[A-Za-z]\w*")
+# In compiled code: what is before the dot (its end), and the private name behind it.
+PRIVATE_USED = re.compile(r"(?<=[\w)\]])\s*\.\s*(_[A-Za-z]\w*)")
+OF_SELF = re.compile(r"(?<![\w.])self$")
+OF_WHAT_IS_HELD = re.compile(r"(\.\s*\w+|\])$")
+TAKEN = re.compile(r"^from twinlog[\w.]* c?import\s*(\([^)]*\)|.*)$", re.MULTILINE)
 
 # (pattern, where it applies, why)
 BANNED = [
@@ -108,12 +112,22 @@ def private_names(path: Path) -> tuple[set[str], list[tuple[int, str, str]]]:
         return private_names_of_python(ast.parse(text))
     defined = {name for line in DEFINITION.findall(text) for name in PRIVATE_NAME.findall(line)}
     used = [
-        (number, OWN if match[1] == "self" else NAMED, match[2])
+        (number, whose_in_compiled(line[: match.start()]), match[1])
         for number, line in enumerate(text.splitlines(), 1)
         for match in PRIVATE_USED.finditer(line)
         if "import " not in line  # Modules are called so because they are compiled.
     ]
-    return defined, used
+    for taken in TAKEN.finditer(text):
+        number = text.count("\n", 0, taken.start()) + 1
+        used += [(number, NAMED, name) for name in PRIVATE_NAME.findall(taken[1])]
+    return defined, [use for use in used if is_private(use[2])]
+
+
+def whose_in_compiled(before: str) -> str:
+    """Whose name it is that stands behind `before` and a dot."""
+    if OF_SELF.search(before):
+        return OWN
+    return HELD if OF_WHAT_IS_HELD.search(before) else NAMED
 
 
 def private_names_of_python(tree: ast.AST) -> tuple[set[str], list[tuple[int, str, str]]]:
@@ -135,6 +149,16 @@ def private_names_of_python(tree: ast.AST) -> tuple[set[str], list[tuple[int, st
                 used.append((node.lineno, NAMED, name))
             case ast.ImportFrom(module=str(module)) if module.startswith("twinlog"):
                 used += [(node.lineno, NAMED, alias.name) for alias in node.names]
+            case ast.Call(
+                func=ast.Name(id="getattr" | "setattr"),
+                args=[ast.Name(id="self"), ast.Constant(value=str(name)), *_],
+            ):
+                used.append((node.lineno, OWN, name))
+            case ast.Call(
+                func=ast.Name(id="getattr" | "setattr"),
+                args=[_, ast.Constant(value=str(name)), *_],
+            ):
+                used.append((node.lineno, HELD, name))
     return defined, [use for use in used if is_private(use[2])]
 
 

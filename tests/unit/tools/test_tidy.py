@@ -69,6 +69,26 @@ def test_compiled_code_is_read_too(tree: Any) -> None:
     assert "lane.pyx:2" in problem
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cdef int read(self):\n    return self._store._tail\n",
+        "cdef int read(self):\n    return self.stores[0]._tail\n",
+        "cdef int read(self):\n    return (<Store> self.store)._tail\n",
+        "# The log\nfrom twinlog.store.log cimport Store, _tail\n",
+        "# The log\nfrom twinlog.store.log cimport (\n    Store,\n    _tail,\n)\n",
+    ],
+)
+def test_compiled_code_takes_nothing_private_of_what_it_holds(tree: Any, line: str) -> None:
+    (problem,) = tree(broker__lane_pyx="cdef object _store\n" + line, broker__lane_pyi=STUB)
+    assert "_tail is private to another module" in problem
+
+
+def test_a_private_name_in_a_string_is_found(tree: Any) -> None:
+    (problem,) = tree(broker__lane_py='def read(store):\n    return getattr(store, "_tail")\n')
+    assert "lane.py:2" in problem
+
+
 def test_what_a_class_declares_in_its_pxd_is_its_own(tree: Any) -> None:
     declared = "cdef class Lane:\n    cdef int _tail, _end\n"
     code = "cdef class Lane:\n    def read(self, Lane other):\n        return other._tail\n"

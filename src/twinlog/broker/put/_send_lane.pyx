@@ -181,7 +181,7 @@ cdef class SendLane:
         return is_ready(connection)
 
     cdef bint _has_turn_enough(self) except -1:
-        cdef LogEnd log_end = self._appender._end
+        cdef LogEnd log_end = self._appender.end
         if PyList_GET_SIZE(log_end.pieces) >= TURN_COUNT_MAX:
             return True
         return log_end.tail - <int64_t> self._appended.value >= TURN_BYTES_MAX

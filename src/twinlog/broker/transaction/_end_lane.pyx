@@ -184,7 +184,7 @@ cdef class EndLane:
             return False  # Python meets the same, and says what there is to say of it.
         if offset < 0:
             return False
-        self._count(half.topic, self._appender._end.tail - offset)
+        self._count(half.topic, self._appender.end.tail - offset)
         try:
             self._forget(half.message, ended.log_offset)
             self._note(ended.half_offset)

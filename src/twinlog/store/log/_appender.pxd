@@ -31,7 +31,7 @@ cdef class Appender:
     cdef readonly int64_t turn
     cdef readonly int64_t timestamp
     cdef readonly list queues
-    cdef LogEnd _end
+    cdef readonly LogEnd end    # The end of the log that it adds to.
     cdef object _index
     cdef object _begin
     cdef object _mark_dirty

@@ -56,7 +56,7 @@ cdef class Appender:
     """Records of one turn, each with its entry and its keys."""
 
     def __init__(self, LogEnd end not None, index, *, begin, mark_dirty):
-        self._end = end
+        self.end = end
         self._index = index
         self._begin = begin
         self._mark_dirty = mark_dirty
@@ -105,7 +105,7 @@ cdef class Appender:
         )
 
     cdef int64_t _add_encoded(self, message, queue, int64_t code) except -2:
-        cdef LogEnd end = self._end
+        cdef LogEnd end = self.end
         cdef int64_t offset = end.tail
         cdef bytes record = encode_record(message, queue.next_offset, offset, self.timestamp)
         if offset + PyBytes_GET_SIZE(record) + BLANK_SIZE_MIN > end.segment_end:
@@ -119,7 +119,7 @@ cdef class Appender:
     def add_batch(self, bytes data, queue, bytes entries) -> int:
         """Records that follow each other, with all their entries; the offset of the first."""
         assert PyBytes_GET_SIZE(entries) % ENTRY_SIZE == 0
-        cdef int64_t offset = self._end.add(data)
+        cdef int64_t offset = self.end.add(data)
         if queue.turn != self.turn:
             self._touch(queue, offset)
         queue.add_many(entries, offset + PyBytes_GET_SIZE(data))
@@ -127,7 +127,7 @@ cdef class Appender:
 
     def add_unqueued(self, bytes record, topic: str, keys) -> int:
         """A record without an entry; `keys` None: it is not for the index at all."""
-        cdef int64_t offset = self._end.add(record)
+        cdef int64_t offset = self.end.add(record)
         if keys is not None:
             self._add_keys(topic, keys, offset)
         return offset
@@ -142,7 +142,7 @@ cdef class Appender:
         bytes born_host, bytes store_host, object keys,
     ) except -2:
         """Encode a record and add it; its offset. -1, and nothing added: it does not fit."""
-        cdef LogEnd end = self._end
+        cdef LogEnd end = self.end
         cdef int64_t offset = end.tail
         cdef Py_ssize_t body_size = PyBytes_GET_SIZE(body)
         cdef Py_ssize_t size = (

@@ -51,9 +51,9 @@ class Appender:
 
     __slots__ = (
         "_begin",
-        "_end",
         "_index",
         "_mark_dirty",
+        "end",
         "is_open",
         "queues",
         "timestamp",
@@ -70,7 +70,7 @@ class Appender:
     ) -> None:
         """`begin` is called when a turn opens and says its store time; `mark_dirty` for a queue
         that had nothing to write before, with the offset of the record."""
-        self._end = end
+        self.end = end
         self._index = index
         self._begin = begin
         self._mark_dirty = mark_dirty
@@ -98,7 +98,7 @@ class Appender:
         The offset of the record; -1, and nothing is added, when the segment has no room for it.
         Raises RecordError.
         """
-        end = self._end
+        end = self.end
         offset = end.tail
         record = encode_record(message, queue.next_offset, offset, self.timestamp)
         size = len(record)
@@ -122,7 +122,7 @@ class Appender:
     def add_batch(self, data: bytes, queue: ConsumeQueue, entries: bytes) -> int:
         """Records that follow each other, with all their entries; the offset of the first."""
         assert len(entries) % ENTRY_SIZE == 0
-        offset = self._end.add(data)
+        offset = self.end.add(data)
         if queue.turn != self.turn:
             self._touch(queue, offset)
         queue.add_many(entries, offset + len(data))
@@ -130,7 +130,7 @@ class Appender:
 
     def add_unqueued(self, record: bytes, topic: str, keys: tuple[str, ...] | None) -> int:
         """A record without an entry; `keys` None: it is not for the index at all."""
-        offset = self._end.add(record)
+        offset = self.end.add(record)
         index = self._index
         if index is not None and keys is not None:
             if keys:
