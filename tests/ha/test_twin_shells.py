@@ -18,6 +18,7 @@ from twinlog.ha.twin import wire
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.sender import TwinSender
 from twinlog.ha.twin.wire import FrameParser, FrameType, Hello
+from twinlog.remoting import fastjson
 from twinlog.runtime.address_set import AddressSet
 from twinlog.runtime.limits import HA_UNPROVED_PER_HOST_MAX
 from twinlog.testing.sim_clock import SimClock
@@ -233,8 +234,8 @@ def test_status_tells_received_from_durable() -> None:
 
 def replica(node: Node) -> dict[str, Any]:
     """The one slave, as request 907 shows it."""
-    (info,) = runtime_info(node.ha.status())["haConnectionInfo"]
-    return dict(info)
+    (info,) = runtime_info(node.ha.status()).ha_connection_info
+    return dict(fastjson.loads(fastjson.dumps(info)))
 
 
 def test_a_slave_that_changed_its_dialect_is_not_counted_twice() -> None:

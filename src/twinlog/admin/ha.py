@@ -27,6 +27,7 @@ from twinlog.observe.health import (
     missing_slave,
     time_text,
 )
+from twinlog.remoting.bodies.ha import HAConnectionInfo, HADetail, HARuntimeInfo
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.runtime.numbers import number_of, number_or_none
 
@@ -184,32 +185,31 @@ def slave_facts(status: GroupHAStatus) -> GroupFacts:
     return replace(status.facts, slaves=slaves, last_seen=seen, is_controlled=is_controlled)
 
 
-def parse_remaining(data: Mapping[str, Any], broker_id: int, address: str) -> RemainingReplica:
-    """The body of 907 from a slave."""
-    own = data.get("twinlog") or {}
-    client = data.get("haClientRuntimeInfo") or {}
-    link = client.get("twinlog") or {}
+def remaining_replica(info: HARuntimeInfo, broker_id: int, address: str) -> RemainingReplica:
+    """What a slave says."""
+    own, client = info.twinlog, info.ha_client_runtime_info
+    link = client.twinlog
     return RemainingReplica(
         broker_id=broker_id,
         address=address,
-        max_offset=number_of(client.get("maxOffset", 0)),
-        confirmed_offset=_known_offset(own.get("knownConfirmedOffset")),
-        master_end=_known_offset(link.get("knownMasterEnd")),
+        max_offset=client.max_offset,
+        confirmed_offset=known_offset(own.known_confirmed_offset),
+        master_end=known_offset(link.known_master_end),
         # Not when a connection ended: a stopped process accepts them and says nothing.
-        master_seen_ms=number_of(client.get("lastReadTimestamp") or 0),
-        state=str(link.get("state", "")),
-        link_reason=str(link.get("lastDisconnectReason", "") or ""),
-        damage=str(link.get("damage", "") or ""),
-        is_controlled=bool(own.get("isControlled")),
+        master_seen_ms=client.last_read_timestamp,
+        state=link.state,
+        link_reason=link.last_disconnect_reason,
+        damage=link.damage,
+        is_controlled=own.is_controlled,
     )
 
 
-def parse_server(own: Mapping[str, Any]) -> list[ServerFacts]:
-    """What a broker says of itself; nothing from one that does not."""
+def server_facts(own: HADetail) -> ServerFacts | None:
+    """What a broker says of itself; None of one that does not."""
     try:
-        return [msgspec.convert(own["server"], ServerFacts)]
-    except (KeyError, msgspec.ValidationError):
-        return []
+        return msgspec.convert(own.server, ServerFacts)
+    except msgspec.ValidationError:
+        return None
 
 
 def apache_server(name: str, address: str, runtime: Mapping[str, str]) -> ServerFacts:
@@ -236,45 +236,36 @@ def parse_metadata(table: Mapping[str, Any], address: str) -> MetadataState:
     )
 
 
-def parse_ha_status(
-    data: Mapping[str, Any], broker_name: str, master: str, registered_slaves: int
+def group_status(
+    info: HARuntimeInfo, broker_name: str, master: str, registered_slaves: int
 ) -> GroupHAStatus:
-    """The body of 907: RocketMQ 5's members, and ours under `twinlog`."""
-    replicas = tuple(parse_replica(item) for item in data.get("haConnectionInfo") or ())
-    own = data.get("twinlog") or {}
-    left = [item for item in own.get("departed") or () if item.get("wasSlave", True)]
+    """What a master says."""
+    replicas = tuple(map(replica_state, info.ha_connection_info))
+    own = info.twinlog
+    left = [departed.reason for departed in own.departed if departed.was_slave]
+    server = server_facts(own)
     facts = GroupFacts(
         name=broker_name,
         master_address=master,
-        role=str(own.get("role", "")),
+        role=own.role,
         replicas=tuple(replica_facts(replica) for replica in replicas),
         registered_slaves=registered_slaves,
-        needed_slaves=number_of(own.get("neededSlaves", 0)),
-        departed_reason=str(left[-1].get("reason", "")) if left else None,
-        missing=tuple(
-            missing_slave(
-                str(item.get("addr", "")),
-                number_of(item.get("untilMs", 0)),
-                str(item.get("reason", "")),
-            )
-            for item in own.get("missing") or ()
-        ),
+        needed_slaves=own.needed_slaves,
+        departed_reason=left[-1] if left else None,
+        missing=tuple(missing_slave(gone.addr, gone.until_ms, gone.reason) for gone in own.missing),
         # What the master itself was told; with an Apache name server nobody else knows.
-        rivals=tuple(
-            RivalFacts(MASTER_ID, master, str(rival.get("address")))
-            for rival in own.get("rivals") or ()
-        ),
-        incomplete=str(own.get("incomplete", "") or ""),
+        rivals=tuple(RivalFacts(MASTER_ID, master, rival.address) for rival in own.rivals),
+        incomplete=own.incomplete,
     )
     return GroupHAStatus(
         broker_name=broker_name,
         master_address=master,
-        max_offset=number_of(data.get("masterCommitLogMaxOffset", 0)),
-        confirmed_offset=own.get("confirmedOffset"),
+        max_offset=info.master_commit_log_max_offset,
+        confirmed_offset=own.confirmed_offset,
         role=facts.role,
         replicas=replicas,
         facts=facts,
-        servers=tuple(parse_server(own)),
+        servers=() if server is None else (server,),
     )
 
 
@@ -288,23 +279,24 @@ def replica_facts(replica: ReplicaState) -> ReplicaFacts:
     )
 
 
-def parse_replica(item: Mapping[str, Any]) -> ReplicaState:
-    own = item.get("twinlog") or {}
+def replica_state(info: HAConnectionInfo) -> ReplicaState:
+    own = info.twinlog
     return ReplicaState(
-        address=str(item.get("addr", "")),
-        ack_offset=number_of(item.get("slaveAckOffset", 0)),
-        lag_bytes=number_of(item.get("diff", 0)),
-        is_in_sync=bool(item.get("inSync", False)),
-        state=str(own.get("state", "")),
-        lag_ms=own.get("lagMs"),
-        bytes_per_second=item.get("transferredByteInSecond"),
-        since_ms=own.get("sinceMs"),
-        reason=str(own.get("reason", "") or ""),
-        received_offset=_known_offset(own.get("receivedOffset")),
-        durable_offset=_known_offset(own.get("durableOffset")),
-        is_slave=bool(own.get("isSlave", True)),
+        address=info.addr,
+        ack_offset=info.slave_ack_offset,
+        lag_bytes=info.diff,
+        is_in_sync=info.in_sync,
+        state=own.state,
+        lag_ms=own.lag_ms,
+        bytes_per_second=info.transferred_byte_in_second,
+        since_ms=own.since_ms,
+        reason=own.reason,
+        received_offset=known_offset(own.received_offset),
+        durable_offset=known_offset(own.durable_offset),
+        is_slave=own.is_slave,
     )
 
 
-def _known_offset(value: Any) -> int | None:
-    return None if value is None or number_of(value) < 0 else number_of(value)
+def known_offset(value: int | None) -> int | None:
+    """What a broker does not know is -1 in its answers."""
+    return None if value is None or value < 0 else value

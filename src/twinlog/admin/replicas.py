@@ -7,9 +7,8 @@ that does not answer holds up nobody. `admin/ha_groups.py` puts their answers to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from twinlog.admin.brokers import broker_runtime
 from twinlog.admin.client import Admin, ClusterInfo
@@ -19,14 +18,16 @@ from twinlog.admin.ha import (
     RemainingReplica,
     ReplicaState,
     apache_server,
-    parse_ha_status,
+    group_status,
+    known_offset,
     parse_metadata,
-    parse_remaining,
-    parse_server,
+    remaining_replica,
+    server_facts,
 )
 from twinlog.client.errors import ClientError, RequestCodeNotSupportedError
-from twinlog.client.net.answers import json_object
+from twinlog.client.net.answers import body_as
 from twinlog.observe.health import ServerFacts
+from twinlog.remoting.bodies.ha import HARuntimeInfo
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.codes import RequestCode
 from twinlog.runtime.numbers import number_of
@@ -114,36 +115,30 @@ async def _ask(
             remaining=None if broker_id == MASTER_ID else RemainingReplica(broker_id, address, end),
             server=apache_server(f"{group}:{broker_id}", address, runtime),
         )  # fmt: skip
-    return parse_facts(json_object(answer), group, broker_id, address)
+    return facts_of(body_as(answer, HARuntimeInfo), group, broker_id, address)
 
 
-def parse_facts(data: Mapping[str, Any], group: str, broker_id: int, address: str) -> ReplicaFacts:
-    """The body of 907 from a twinlog broker."""
-    own = data.get("twinlog") or {}
-    marks = own.get("marks") or {}
-    is_master = bool(data.get("master"))
-    confirmed = own.get("confirmedOffset") if is_master else own.get("knownConfirmedOffset")
-    client = (data.get("haClientRuntimeInfo") or {}).get("twinlog") or {}
+def facts_of(info: HARuntimeInfo, group: str, broker_id: int, address: str) -> ReplicaFacts:
+    """What a twinlog broker says of itself."""
+    own, is_master = info.twinlog, info.master
+    link, marks = info.ha_client_runtime_info.twinlog, own.marks
+    confirmed = own.confirmed_offset if is_master else own.known_confirmed_offset
     return ReplicaFacts(
         group=group,
         broker_id=broker_id,
         address=address,
-        role=str(own.get("role", "")),
-        min_offset=_known(marks.get("min")),
-        appended=_known(marks.get("appended")),
-        flushed=_known(marks.get("flushed")),
-        confirmed=_known(confirmed),
-        dispatched=_known(marks.get("dispatched")),
-        link_reason="" if is_master else str(client.get("lastDisconnectReason", "") or ""),
-        status=parse_ha_status(data, group, address, 0) if is_master else None,
-        remaining=None if is_master else parse_remaining(data, broker_id, address),
-        metadata=None if is_master else parse_metadata(own.get("metadata") or {}, address),
-        server=next(iter(parse_server(own)), None),
+        role=own.role,
+        min_offset=known_offset(marks.min),
+        appended=known_offset(marks.appended),
+        flushed=known_offset(marks.flushed),
+        confirmed=known_offset(confirmed),
+        dispatched=known_offset(marks.dispatched),
+        link_reason="" if is_master else link.last_disconnect_reason,
+        status=group_status(info, group, address, 0) if is_master else None,
+        remaining=None if is_master else remaining_replica(info, broker_id, address),
+        metadata=None if is_master else parse_metadata(own.metadata, address),
+        server=server_facts(own),
     )
-
-
-def _known(value: Any) -> int | None:
-    return None if value is None or number_of(value) < 0 else number_of(value)
 
 
 def slave_of(

@@ -1,14 +1,22 @@
 """What replication says about itself: values for the log, the status request and the console.
 
-Corresponds to RocketMQ 5's HARuntimeInfo (request 907); `runtime_info` gives its JSON, with what we
-know beyond it under the key `twinlog` of each entry.
+`runtime_info` makes of it the body of request 907 (`remoting/bodies/ha.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+
+from twinlog.remoting.bodies.ha import (
+    HAClientDetail,
+    HAClientInfo,
+    HAConnectionDetail,
+    HAConnectionInfo,
+    HADeparted,
+    HADetail,
+    HARuntimeInfo,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,27 +108,26 @@ def time_text(wall_ms: int) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{wall_ms % 1000:03d}Z"
 
 
-def runtime_info(status: HAStatus) -> dict[str, Any]:
-    """The body of request 907 as RocketMQ 5 has it."""
-    info: dict[str, Any] = {
-        "master": status.is_master,
-        "masterCommitLogMaxOffset": status.max_offset if status.is_master else 0,
-        "inSyncSlaveNums": status.in_sync_count,
-        "haConnectionInfo": [_connection_info(replica) for replica in status.replicas],
-        "haClientRuntimeInfo": _client_info(status.client),
-        "twinlog": {
-            "role": status.role,
-            "confirmedOffset": status.confirmed_offset,
-            "knownConfirmedOffset": status.known_confirmed,
-            "inDoubt": status.is_in_doubt,
-            "incomplete": status.incomplete,
-            "neededSlaves": status.needed_slaves,
-            "taskCount": status.task_count,
-            "departed": [_departed_info(departed) for departed in status.departed],
-            "missing": [_departed_info(departed) for departed in status.missing],
-        },
-    }
-    return info
+def runtime_info(status: HAStatus) -> HARuntimeInfo:
+    """The body of request 907, as far as replication knows it."""
+    return HARuntimeInfo(
+        master=status.is_master,
+        master_commit_log_max_offset=status.max_offset if status.is_master else 0,
+        in_sync_slave_nums=status.in_sync_count,
+        ha_connection_info=[_connection_info(replica) for replica in status.replicas],
+        ha_client_runtime_info=_client_info(status.client),
+        twinlog=HADetail(
+            role=status.role,
+            confirmed_offset=status.confirmed_offset,
+            known_confirmed_offset=status.known_confirmed,
+            in_doubt=status.is_in_doubt,
+            incomplete=status.incomplete,
+            needed_slaves=status.needed_slaves,
+            task_count=status.task_count,
+            departed=[_departed_info(departed) for departed in status.departed],
+            missing=[_departed_info(departed) for departed in status.missing],
+        ),
+    )
 
 
 def runtime_table(status: HAStatus) -> dict[str, str]:
@@ -159,59 +166,57 @@ def runtime_table(status: HAStatus) -> dict[str, str]:
     return table
 
 
-def _connection_info(replica: ReplicaStatus) -> dict[str, Any]:
-    return {
-        "addr": replica.address,
-        "slaveAckOffset": replica.ack_offset,
-        "diff": replica.lag_bytes,
-        "inSync": replica.is_in_sync,
-        "transferredByteInSecond": replica.bytes_per_second,
-        "transferFromWhere": replica.next_offset,
-        "twinlog": {
-            "state": replica.state,
-            "dialect": replica.dialect,
-            "receivedOffset": replica.received_offset,
-            "durableOffset": replica.durable_offset,
-            "countsDurable": replica.wants_durable,
-            "lagMs": replica.lag_ms,
-            "isSlave": replica.is_slave,
-            "ackAgeMs": replica.ack_age_ms,
-            "sinceMs": replica.since_ms,
-            "reason": replica.reason,
-        },
-    }
+def _connection_info(replica: ReplicaStatus) -> HAConnectionInfo:
+    return HAConnectionInfo(
+        addr=replica.address,
+        slave_ack_offset=replica.ack_offset,
+        diff=replica.lag_bytes,
+        in_sync=replica.is_in_sync,
+        transferred_byte_in_second=replica.bytes_per_second,
+        transfer_from_where=replica.next_offset,
+        twinlog=HAConnectionDetail(
+            state=replica.state,
+            dialect=replica.dialect,
+            received_offset=replica.received_offset,
+            durable_offset=replica.durable_offset,
+            counts_durable=replica.wants_durable,
+            lag_ms=replica.lag_ms,
+            is_slave=replica.is_slave,
+            ack_age_ms=replica.ack_age_ms,
+            since_ms=replica.since_ms,
+            reason=replica.reason,
+        ),
+    )
 
 
-def _departed_info(departed: DepartedStatus) -> dict[str, Any]:
-    return {
-        "addr": departed.address,
-        "sinceMs": departed.since_ms,
-        "untilMs": departed.until_ms,
-        "slaveAckOffset": departed.ack_offset,
-        "reason": departed.reason,
-        "wasSlave": departed.was_slave,
-    }
+def _departed_info(departed: DepartedStatus) -> HADeparted:
+    return HADeparted(
+        addr=departed.address,
+        since_ms=departed.since_ms,
+        until_ms=departed.until_ms,
+        slave_ack_offset=departed.ack_offset,
+        reason=departed.reason,
+        was_slave=departed.was_slave,
+    )
 
 
-def _client_info(client: ClientStatus | None) -> dict[str, Any]:
+def _client_info(client: ClientStatus | None) -> HAClientInfo:
     if client is None:
-        client = ClientStatus("", "READY", 0, 0, 0, 0, 0, 0, 0, "", 0, "")
-    info: dict[str, Any] = {
-        "masterAddr": client.master_address or None,
-        "transferredByteInSecond": client.bytes_per_second,
-        "maxOffset": client.max_offset,
-        "lastReadTimestamp": client.last_read_ms,
-        "lastWriteTimestamp": client.last_write_ms,
-        "masterFlushOffset": 0,
-        "activated": client.state == "TRANSFER",
-    }
-    info["twinlog"] = {
-        "state": client.state,
-        "sinceMs": client.since_ms,
-        "connectCount": client.connect_count,
-        "lastDisconnectMs": client.last_disconnect_ms,
-        "lastDisconnectReason": client.last_disconnect_reason,
-        "damage": client.damage,
-        "knownMasterEnd": client.known_master_end,
-    }
-    return info
+        return HAClientInfo(twinlog=HAClientDetail(state="READY"))
+    return HAClientInfo(
+        master_addr=client.master_address or None,
+        transferred_byte_in_second=client.bytes_per_second,
+        max_offset=client.max_offset,
+        last_read_timestamp=client.last_read_ms,
+        last_write_timestamp=client.last_write_ms,
+        activated=client.state == "TRANSFER",
+        twinlog=HAClientDetail(
+            state=client.state,
+            since_ms=client.since_ms,
+            connect_count=client.connect_count,
+            last_disconnect_ms=client.last_disconnect_ms,
+            last_disconnect_reason=client.last_disconnect_reason,
+            damage=client.damage,
+            known_master_end=client.known_master_end,
+        ),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from twinlog.admin.groups import (
     GroupProgress,
     queue_progress,
 )
-from twinlog.admin.ha import MetadataState, parse_ha_status, parse_metadata
+from twinlog.admin.ha import MetadataState, group_status, parse_metadata
 from twinlog.admin.topics import is_user_topic, queue_stats
 from twinlog.client.errors import BrokerUnreachableError, UsageError
 from twinlog.client.queues import MessageQueue
+from twinlog.remoting.bodies.ha import HARuntimeInfo
 from twinlog.remoting.bodies.offsets import ConsumeStats
 from twinlog.remoting.bodies.route import BrokerData
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig, group_from_json
@@ -102,7 +104,8 @@ def replica(**changes: Any) -> dict[str, Any]:
 
 def sentence(*replicas: dict[str, Any], slaves: int = 1, **own: Any) -> str:
     data = {"masterCommitLogMaxOffset": 100, "haConnectionInfo": replicas, "twinlog": own}
-    return parse_ha_status(data, "broker-a", "h:1", slaves).sentence
+    info = loads_as(json.dumps(data), HARuntimeInfo)
+    return group_status(info, "broker-a", "h:1", slaves).sentence
 
 
 def test_replication_in_one_sentence() -> None:

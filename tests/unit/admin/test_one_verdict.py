@@ -14,7 +14,7 @@ import pytest
 
 from twinlog.admin.ha import GroupHAStatus
 from twinlog.admin.ha_groups import group_of
-from twinlog.admin.replicas import ReplicaFacts, parse_facts
+from twinlog.admin.replicas import ReplicaFacts, facts_of
 from twinlog.broker.stats.facts import master_facts
 from twinlog.console.findings import findings
 from twinlog.console.replication import group_view
@@ -36,6 +36,8 @@ from twinlog.observe.health import (
     judge,
 )
 from twinlog.observe.health import ReplicaFacts as Connection
+from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.ha import HAMarks, HARuntimeInfo
 
 MASTER, SLAVE = "127.0.0.1:1000", "127.0.0.1:2000"
 LEFT = DepartedStatus("127.0.0.1:9/2", 1, 2, 0, "closed by peer")
@@ -99,14 +101,12 @@ def answer(
 ) -> ReplicaFacts:
     """What a broker says when it is asked, as its body is read."""
     info = runtime_info(status)
-    info["twinlog"] |= {
-        "metadata": metadata, "rivals": [], "isControlled": is_controlled,
-        "marks": {"min": 0, "appended": 100, "flushed": 100, "dispatched": 100},
-        "server": msgspec.to_builtins(own),
-    }  # fmt: skip
-    body = msgspec.json.decode(msgspec.json.encode(info))
-    broker_id = int(own.is_slave)
-    return parse_facts(body, "g", broker_id, own.address)
+    info.twinlog.metadata = metadata
+    info.twinlog.is_controlled = is_controlled
+    info.twinlog.marks = HAMarks(0, 100, 100, 100)
+    info.twinlog.server = msgspec.to_builtins(own)
+    said = fastjson.loads_as(fastjson.dumps(info), HARuntimeInfo)
+    return facts_of(said, "g", int(own.is_slave), own.address)
 
 
 def of_itself(status: HAStatus, own: ServerFacts, metadata: dict[str, str]) -> Health:

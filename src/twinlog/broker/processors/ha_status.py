@@ -12,6 +12,7 @@ from twinlog.ha.service import HAService
 from twinlog.ha.status import runtime_info
 from twinlog.observe.health import ServerFacts
 from twinlog.remoting import fastjson
+from twinlog.remoting.bodies.ha import HAMarks, HARival
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.controller import EventsRequestHeader
@@ -32,7 +33,7 @@ class HAStatusProcessor:
         ha: HAService,
         metadata: Callable[[], dict[str, str]],
         failures: Failures,
-        rivals: Callable[[], list[dict[str, object]]],
+        rivals: Callable[[], list[HARival]],
         store: MessageStore,
         server: Callable[[], ServerFacts],
         *,
@@ -48,23 +49,23 @@ class HAStatusProcessor:
 
     def status(self, connection: ServerConnection, request: Request) -> None:
         info = runtime_info(self._ha.status())
-        info["twinlog"]["metadata"] = self._metadata()
-        info["twinlog"]["failures"] = self._failures.status()
-        info["twinlog"]["rivals"] = self._rivals()
-        info["twinlog"]["isControlled"] = self._is_controlled
-        info["twinlog"]["marks"] = self._marks()
-        info["twinlog"]["server"] = msgspec.to_builtins(self._server())
+        own = info.twinlog
+        own.metadata = self._metadata()
+        own.failures = self._failures.status()
+        own.rivals = self._rivals()
+        own.is_controlled = self._is_controlled
+        own.marks = self._marks()
+        own.server = msgspec.to_builtins(self._server())
         connection.reply(request, body=fastjson.dumps(info))
 
-    def _marks(self) -> dict[str, int]:
-        """How far each stage of this replica's own log is."""
+    def _marks(self) -> HAMarks:
         store = self._store
-        return {
-            "min": store.commit_log.min_offset,
-            "appended": store.appended.value,
-            "flushed": store.flushed.value,
-            "dispatched": store.dispatched.value,
-        }
+        return HAMarks(
+            min=store.commit_log.min_offset,
+            appended=store.appended.value,
+            flushed=store.flushed.value,
+            dispatched=store.dispatched.value,
+        )
 
 
 def status_rows(broker: Broker) -> list[Row[Any]]:

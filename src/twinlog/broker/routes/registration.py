@@ -26,6 +26,7 @@ from twinlog.message.crc import body_crc
 from twinlog.remoting import fastjson
 from twinlog.remoting.acl import REFUSAL
 from twinlog.remoting.bodies.common import DataVersion
+from twinlog.remoting.bodies.ha import HARival
 from twinlog.remoting.bodies.registration import (
     RegisterBrokerBody,
     TopicConfigSerializeWrapper,
@@ -403,10 +404,10 @@ class Registration:
             "ours" if is_in_route else "the other", view.address,
         )  # fmt: skip
 
-    def rivals(self) -> list[dict[str, object]]:
+    def rivals(self) -> list[HARival]:
         """Living brokers with our name and id, as the name servers know them; for the status."""
         return [
-            {"address": view.rival, "namesrv": view.address, "inRoute": view.is_in_route}
+            HARival(view.rival, view.address, view.is_in_route)
             for view in self._current_views()
             if view.rival is not None
         ]

@@ -17,7 +17,6 @@ from twinlog.observe.health import (
     missing_slave,
 )
 from twinlog.remoting.bodies.route import MASTER_ID
-from twinlog.runtime.numbers import number_of
 
 if TYPE_CHECKING:
     from twinlog.broker.server import Broker
@@ -104,7 +103,7 @@ class BrokerFacts:
     def _rivals(self) -> tuple[RivalFacts, ...]:
         own = self._broker.address
         return tuple(
-            RivalFacts(number_of(rival.get("brokerId", MASTER_ID)), own, str(rival["address"]))
+            RivalFacts(MASTER_ID, own, rival.address)
             for rival in self._broker.registration.rivals()
         )
 

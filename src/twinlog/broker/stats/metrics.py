@@ -145,7 +145,9 @@ class BrokerMetrics:
         yield out.one(f.REPLICAS, sum(replica.is_slave for replica in status.replicas))
         yield out.one(f.REPLICAS_IN_SYNC, status.in_sync_count)
         yield out.one(f.REPLICAS_NEEDED, status.needed_slaves)
-        yield out.one(f.RIVALS, len({str(r["address"]) for r in self._rivals()}))
+        yield out.one(
+            f.RIVALS, len({rival.address for rival in self._broker.registration.rivals()})
+        )
         names = replica_names([replica.address for replica in status.replicas])
         named = list(zip(names, status.replicas, strict=True))
         states = [((name, replica.state), 1.0) for name, replica in named]
@@ -155,9 +157,6 @@ class BrokerMetrics:
         yield from out.many(f.REPLICA_LAG_SECONDS, [((n,), r.lag_ms / 1000) for n, r in slaves])
         yield from out.many(f.REPLICA_ACK_AGE, [((n,), r.ack_age_ms / 1000) for n, r in slaves])
         yield from out.many(f.REPLICA_IN_SYNC, [((n,), int(r.is_in_sync)) for n, r in slaves])
-
-    def _rivals(self) -> list[dict[str, object]]:
-        return self._broker.registration.rivals()
 
     def _slave(self, out: Samples, status: HAStatus) -> Iterator[Metric]:
         client = status.client

@@ -13,8 +13,9 @@ from twinlog.cli.mqadmin.places import all_addresses, masters, one_of_places
 from twinlog.cli.mqadmin.rows import Form
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
-from twinlog.client.net.answers import body_as, json_object
+from twinlog.client.net.answers import body_as
 from twinlog.message.names import DLQ_PREFIX, RETRY_PREFIX
+from twinlog.remoting.bodies.ha import HAClientInfo, HARuntimeInfo
 from twinlog.remoting.bodies.offsets import ConsumeStatsList
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.admin import (
@@ -317,39 +318,39 @@ async def ha_status(call: Call) -> None:
 async def _ha_status(call: Call) -> None:
     for address in await masters(call):
         answer = await call.admin.ask(address, RequestCode.GET_BROKER_HA_STATUS, action="HA status")
-        data = json_object(answer)
-        if data.get("master"):
-            _print_master(call, address, data)
+        info = body_as(answer, HARuntimeInfo)
+        if info.master:
+            _print_master(call, address, info)
         else:
-            _print_slave(call, data.get("haClientRuntimeInfo") or {})
+            _print_slave(call, info.ha_client_runtime_info)
 
 
-def _print_master(call: Call, address: str, data: dict[str, Any]) -> None:
-    slaves = data.get("haConnectionInfo") or []
+def _print_master(call: Call, address: str, info: HARuntimeInfo) -> None:
+    slaves = info.ha_connection_info
     call.line(
         f"\n#MasterAddr\t{address}"
-        f"\n#MasterCommitLogMaxOffset\t{data.get('masterCommitLogMaxOffset', 0)}"
-        f"\n#SlaveNum\t{len(slaves)}\n#InSyncSlaveNum\t{data.get('inSyncSlaveNums', 0)}"
+        f"\n#MasterCommitLogMaxOffset\t{info.master_commit_log_max_offset}"
+        f"\n#SlaveNum\t{len(slaves)}\n#InSyncSlaveNum\t{info.in_sync_slave_nums}"
     )
     form = Form("{:<32}  {:<16} {:>16} {:>16} {:>16} {:>16}")
     call.line(form("#SlaveAddr", "#SlaveAckOffset", "#Diff", "#TransferSpeed(KB/s)", "#Status",
                    "#TransferFromWhere"))  # fmt: skip
     for slave in slaves:
-        speed = int(slave.get("transferredByteInSecond", 0)) / 1024
-        state = "OK" if slave.get("inSync") else "Fall Behind"
-        call.line(form(slave.get("addr", ""), slave.get("slaveAckOffset", 0), slave.get("diff", 0),
-                       f"{speed:.2f}", state, slave.get("transferFromWhere", 0)))  # fmt: skip
+        speed = (slave.transferred_byte_in_second or 0) / 1024
+        state = "OK" if slave.in_sync else "Fall Behind"
+        call.line(form(slave.addr, slave.slave_ack_offset, slave.diff,
+                       f"{speed:.2f}", state, slave.transfer_from_where))  # fmt: skip
 
 
-def _print_slave(call: Call, data: dict[str, Any]) -> None:
-    speed = int(data.get("transferredByteInSecond", 0)) / 1024
+def _print_slave(call: Call, client: HAClientInfo) -> None:
+    speed = client.transferred_byte_in_second / 1024
     call.line(
-        f"\n#MasterAddr\t{data.get('masterAddr')}"
-        f"\n#CommitLogMaxOffset\t{data.get('maxOffset', 0)}"
+        f"\n#MasterAddr\t{client.master_addr}"
+        f"\n#CommitLogMaxOffset\t{client.max_offset}"
         f"\n#TransferSpeed(KB/s)\t{speed:.2f}"
-        f"\n#LastReadTime\t{java.human_time(int(data.get('lastReadTimestamp', 0)))}"
-        f"\n#LastWriteTime\t{java.human_time(int(data.get('lastWriteTimestamp', 0)))}"
-        f"\n#MasterFlushOffset\t{data.get('masterFlushOffset', 0)}"
+        f"\n#LastReadTime\t{java.human_time(client.last_read_timestamp)}"
+        f"\n#LastWriteTime\t{java.human_time(client.last_write_timestamp)}"
+        f"\n#MasterFlushOffset\t{client.master_flush_offset}"
     )
 
 

@@ -31,9 +31,9 @@ from twinlog.client.net.answers import body_as
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.message.layout import PHYSICAL_OFFSET_AT
-from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import TopicList
 from twinlog.remoting.bodies.controller import UNREGISTERED, Events
+from twinlog.remoting.bodies.ha import HARuntimeInfo
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.controller import EventsRequestHeader
 from twinlog.runtime.event_journal import event_time
@@ -284,11 +284,11 @@ class Survey:
         except TransportError as error:
             self.client.connection_failed(target.address, error)
             return target.address, None
-        own = fastjson.loads(answer.body).get("twinlog") or {}
-        confirmed = int(own.get("confirmedOffset") or 0)
-        is_told = own.get("role") == "SYNC_MASTER" and confirmed > 0
+        own = body_as(answer, HARuntimeInfo).twinlog
+        confirmed = own.confirmed_offset or 0
+        is_told = own.role == "SYNC_MASTER" and confirmed > 0
         # What was there when the ends were asked for is confirmed where nothing is under way.
-        is_behind = confirmed < int((own.get("marks") or {}).get("appended") or confirmed + 1)
+        is_behind = own.marks.appended <= 0 or confirmed < own.marks.appended
         return target.address, confirmed if is_told and is_behind else None
 
 
