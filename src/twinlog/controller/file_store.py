@@ -30,8 +30,8 @@ FORMAT = 1
 
 
 class _Groups(msgspec.Struct, kw_only=True):
-    format: int = FORMAT
-    groups: list[GroupRecord] = msgspec.field(default_factory=list)
+    format: int
+    groups: list[GroupRecord]
 
 
 def _check(groups: _Groups) -> None:
@@ -118,7 +118,9 @@ class FileRecordStore:
         if record.version != (known.version if known else 0) + 1:
             return StoreOutcome.STALE
         records = {**self._records, record.group: record}
-        data = encode_saved(_Groups(groups=[records[name] for name in sorted(records)]))
+        data = encode_saved(
+            _Groups(format=FORMAT, groups=[records[name] for name in sorted(records)])
+        )
         try:
             await self._disk.run(self._write, data)
         except OSError as error:

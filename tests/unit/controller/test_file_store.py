@@ -95,6 +95,15 @@ async def test_a_file_without_a_checksum_is_read() -> None:
     assert await FileRecordStore(disk, "/c").lead() == [record]
 
 
+@pytest.mark.parametrize("text", [b"{}", b'{"group":"broker-a"}', b'{"format":1}'])
+async def test_a_file_that_holds_something_else_is_not_taken_for_no_groups(text: bytes) -> None:
+    disk = SimDisk()
+    disk.make_directories("/c")
+    write_atomically(disk, "/c/groups.json", text)
+    with pytest.raises(RecordStoreError, match=r"cannot be read.*restore it"):
+        await FileRecordStore(disk, "/c").lead()
+
+
 async def test_a_damaged_record_of_a_broker_counts_as_none_and_the_epoch_is_kept() -> None:
     disk = SimDisk()
     disk.make_directories("/store")
