@@ -61,14 +61,23 @@ class Resignation:
         return True
 
     def _heir(self, refused: Collection[int]) -> int | None:
-        """The member that has most of the log."""
+        """As at an election the smallest priority counts. All will have the whole log when the
+        switch is made, so it counts more than who has most of it now."""
         group = self._broker.ha.group
         authority = None if group is None else group.authority
         if authority is None:
             return None
         others = authority.members - {authority.own_id} - set(refused)
         acked = ((authority.acked_by(n), n) for n in others)
-        return max(((end, n) for end, n in acked if end is not None), default=(0, None))[1]
+        living = ((-self._priority(n), end, n) for end, n in acked if end is not None)
+        return max(living, default=(0, 0, None))[2]
+
+    def _priority(self, number: int) -> int:
+        """`brokerElectionPriority` of a member, as the controller knows it."""
+        manager = self._broker.replicas
+        record = None if manager is None else manager.record
+        replica = None if record is None else record.replicas.get(number)
+        return 0 if replica is None else replica.priority
 
     async def _pass_on(self, had_led: bool) -> None:
         relay = self._broker.relay
