@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import shutil
+import struct
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -150,6 +151,88 @@ async def test_a_restore_to_a_time_is_not_led_astray_by_a_clock_that_was_ahead(
     command("backup", "create", place, "--store", tmp_path / "store").ok()
     command("backup", "restore", place, tmp_path / "back", "--to", border).ok()
     assert log_of(tmp_path / "back").rstrip(b"\0") == log_of(tmp_path / "store")[:end].rstrip(b"\0")
+
+
+@pytest.mark.parametrize("kind", ["whole", "until a time", "without a list of queues"])
+async def test_a_queue_goes_on_with_its_numbers_after_its_messages_have_expired(
+    tmp_path: Path, kind: str
+) -> None:
+    """From 0 again, its new messages would have numbers that others had read as other ones."""
+    clock, config = ManualClock(), small_config(tmp_path / "store")
+    border, wanted = 0, {}
+    async with running_store(config, clock=clock) as store:
+        await put_to(store, clock, {"idle": 50, "late": 20})
+        await put_to(store, clock, {"busy": 900})
+        while store.commit_log.min_offset < 3 * SEGMENT:
+            store.commit_log.remove_first()
+        border = clock.now_ms()
+        wanted = {topic: store.max_offset_in_queue(topic, 0) for topic in ("idle", "late", "busy")}
+        if kind == "until a time":
+            await put_to(store, clock, {"late": 5, "busy": 7})
+    if kind == "without a list of queues":
+        (tmp_path / "store" / "twinlog" / "queues").unlink()  # As Apache's, and older ones.
+    command("backup", "create", tmp_path / "backups", "--store", tmp_path / "store").ok()
+    until = ("--to", border) if kind == "until a time" else ()
+    command("backup", "restore", tmp_path / "backups", tmp_path / "back", *until).ok()
+    command("store", "verify", "--deep", tmp_path / "back").ok()
+    async with running_store(small_config(tmp_path / "back"), clock=clock) as store:
+        assert {topic: store.max_offset_in_queue(topic, 0) for topic in wanted} == wanted
+        for topic, number in wanted.items():
+            assert store.put(message(0, topic=topic)).queue_offset == number
+    command("store", "verify", "--deep", tmp_path / "back").ok()
+
+
+async def test_a_restore_ends_at_any_place_and_any_time(
+    place: Path, tmp_path: Path, opened: tuple[MessageStore, ManualClock]
+) -> None:
+    """What is there is what was put before the first record that is left out, byte by byte."""
+    store, clock = opened
+    clock.wall_ms -= 200_000  # A clock that is set back: times are not in order.
+    await put(store, 30, clock, step_ms=1)
+    command("backup", "create", place, "--store", tmp_path / "store").ok()
+    log = log_of(tmp_path / "store")
+    records = list(records_in(log))
+    rng = random.Random(int(os.environ.get("SEED", "1")))
+    times, ends = [row[2] for row in records], [row[1] for row in records]
+    cases = [("--to-offset", at) for at in (0, 1, ends[0] - 1, ends[0], ends[-1], ends[-1] + 9)]
+    cases += [("--to-offset", rng.randrange(ends[-1])) for _ in range(8)]
+    cases += [("--to", at) for at in (times[0] - 1, times[0], max(times), max(times) + 1)]
+    cases += [("--to", rng.choice(times) + rng.randint(-1, 1)) for _ in range(8)]
+    for option, bound in cases:
+        target = tmp_path / f"back{option}-{bound}"
+        command("backup", "restore", place, target, option, bound).ok()
+        column = 1 if option == "--to-offset" else 2
+        left_out = next((row[0] for row in records if row[column] > bound), len(log))
+        kept = [row for row in records if row[0] < left_out]
+        found = log_of(target)
+        assert list(records_in(found)) == kept, (option, bound)
+        end = kept[-1][1] if kept else 0
+        assert found[:end] == log[:end]
+        assert not any(found[end:]) or found[end:].rstrip(b"\0") == log[end:left_out].rstrip(b"\0")
+        async with running_store(small_config(target), clock=clock) as again:
+            assert again.max_offset_in_queue("T", 0) == len(kept)
+        shutil.rmtree(target)
+
+
+def records_in(log: bytes) -> Iterator[tuple[int, int, int]]:
+    """Begin, end and store time of each, by a reader of its own."""
+    at = 0
+    while at + 8 < len(log):
+        size, magic = struct.unpack_from(">iI", log, at)
+        if magic == 0xDAA320A7:
+            yield at, at + size, struct.unpack_from(">q", log, at + 56)[0]
+        elif magic != 0xCBD43194:
+            return  # Zeros: the end.
+        at += size
+
+
+async def put_to(store: MessageStore, clock: ManualClock, counts: dict[str, int]) -> None:
+    for topic, count in counts.items():
+        for number in range(count):
+            clock.advance(1000)
+            store.put(message(number, topic=topic, size=300))
+            store.write_pending()
+    await store.flush_service.flush()
 
 
 async def test_backups_are_removed_with_what_only_they_need(

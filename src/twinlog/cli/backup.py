@@ -121,11 +121,21 @@ def verify(place: Path, name: str | None, output: str) -> int:
 @click.option(
     "--to", "until", metavar="TIME", help="Only messages that were stored until this time."
 )
+@click.option(
+    "--to-offset", "offset", metavar="OFFSET", type=click.IntRange(min=0),
+    help="Only messages that end at or before this offset of the log.",
+)  # fmt: skip
 @click.option("--keep-identity", is_flag=True,
               help="Keep the old ids; only when no other broker has them.")  # fmt: skip
 @_OUTPUT
 def restore(
-    place: Path, target: Path, name: str | None, until: str | None, keep_identity: bool, output: str
+    place: Path,
+    target: Path,
+    name: str | None,
+    until: str | None,
+    offset: int | None,
+    keep_identity: bool,
+    output: str,
 ) -> int:
     """Restore a backup into TARGET, an empty directory. Then start a broker on it.
 
@@ -133,15 +143,15 @@ def restore(
     old broker do not take it for their master. The first start builds queues and index from the
     log.
     """
-    until_ms = None if until is None else parse_time(until)
+    from twinlog.store.integrity.log_end import Until
+
+    bound = Until(time_ms=None if until is None else parse_time(until), offset=offset)
     with _readable(place) as directory, _backups(directory) as backups:
         manifest = backups.read(name) if name else backups.newest()
         if manifest is None:
             raise CommandError(f"no backup in {place}", NOT_FOUND)
         target.mkdir(parents=True, exist_ok=True)
-        end = backups.restore(
-            manifest, str(target), keeps_identity=keep_identity, until_ms=until_ms
-        )
+        end = backups.restore(manifest, str(target), keeps_identity=keep_identity, until=bound)
     return _show(output, [manifest], f"restored to {target}, the log ends at {end}")
 
 

@@ -39,6 +39,7 @@ from twinlog.store.integrity.files import (
     walk_log,
 )
 from twinlog.store.integrity.format import check_format
+from twinlog.store.integrity.log_end import WHOLE, Until, find_end
 from twinlog.store.integrity.manifest import (
     FOLDERS,
     BackupError,
@@ -48,6 +49,7 @@ from twinlog.store.integrity.manifest import (
     read_manifest,
 )
 from twinlog.store.log.segment import segment_name
+from twinlog.store.queue.queue_manifest import Ends, QueueManifest
 from twinlog.store.recovery.missing_log import RESTORING
 
 # Of our own directory: what recovery, idempotent producers, metadata of the log and groups need.
@@ -384,13 +386,12 @@ class Backups:
         root: str,
         *,
         keeps_identity: bool = False,
-        until_ms: int | None = None,
+        until: Until = WHOLE,
     ) -> int:
         """Make a store below `root`, which must be empty; where its log ends.
 
-        With `until_ms` the log ends before the first record that was stored later. Without
-        `keeps_identity` the store gets ids of its own at its first start: no replica of the old one
-        takes it for a copy.
+        The log ends before the first record that `until` leaves out. Without `keeps_identity` the
+        store gets ids of its own at its first start: no replica of the old one takes it for a copy.
         """
         if RESTORING in self._disk.list(root):
             raise BackupError(
@@ -404,7 +405,7 @@ class Backups:
             raise BackupError(f"the backup {manifest.id} is damaged: {'; '.join(faults[:5])}")
         part = posixpath.join(root, RESTORING)
         try:
-            end = self._restore(manifest, part, keeps_identity, until_ms)
+            end = self._restore(manifest, part, keeps_identity, until)
         except OSError as error:
             _remove_tree(self._disk, part)
             raise BackupError(f"not restored, {root} is empty again: {error}") from error
@@ -416,9 +417,7 @@ class Backups:
         self._disk.fsync_directory(root)
         return end
 
-    def _restore(
-        self, manifest: Manifest, root: str, keeps_identity: bool, until_ms: int | None
-    ) -> int:
+    def _restore(self, manifest: Manifest, root: str, keeps_identity: bool, until: Until) -> int:
         log_directory = posixpath.join(root, "commitlog")
         self._disk.make_directories(log_directory)
         for segment in manifest.segments:
@@ -432,10 +431,10 @@ class Backups:
             self._disk.make_directories(posixpath.dirname(target))
             source = self._path(manifest, saved)
             write_file(self._disk, target, self._disk.read_bytes(source), self._disk.mode(source))
-        end = manifest.mark
-        if until_ms is not None:
-            end = self._cut(log_directory, manifest, until_ms)
-            _forget_queues(self._disk, root)
+        end, later = manifest.mark, Ends()
+        if until.is_bound:
+            end, later = self._cut(log_directory, manifest, until)
+        self._write_queue_ends(root, manifest.ends, later)
         self._disk.fsync_directory(log_directory)
         self._disk.fsync_directory(root)
         return end
@@ -447,10 +446,22 @@ class Backups:
         data = pieces(self._disk, self._path(manifest, manifest.tail), manifest.tail.size)
         write_pieces(self._disk, path, data, size=manifest.segment_size)
 
-    def _cut(self, log_directory: str, manifest: Manifest, until_ms: int) -> int:
-        """End the log before the first record that is younger."""
+    def _write_queue_ends(self, root: str, ends: Ends, later: Ends) -> None:
+        """The log does not say how far a queue went whose messages have all expired. `later` are
+        the first numbers of what was cut off."""
+        own = posixpath.join(root, "twinlog")
+        queues = QueueManifest(self._disk, own)
+        queues.load()
+        found = {key: max(end, ends.get(key, 0)) for key, end in {**ends, **queues.ends}.items()}
+        found = {key: min(end, later.get(key, end)) for key, end in found.items()}
+        if found:
+            self._disk.make_directories(own)
+            queues.write(found, queues.file_size)
+
+    def _cut(self, log_directory: str, manifest: Manifest, until: Until) -> tuple[int, Ends]:
+        """End the log before the first record that is left out."""
         log = find_log(self._disk, log_directory)
-        end = end_at_time(self._disk, log, manifest.log_start, until_ms)
+        end, later = find_end(self._disk, log, manifest.log_start, until)
         for start in log.starts:
             path = log.path(start)
             if start >= end and start != log.starts[0]:
@@ -461,7 +472,7 @@ class Backups:
                 file.truncate(log.size)
                 file.fdatasync()
                 file.close()
-        return end
+        return end, later
 
 
 def _remove_tree(disk: Disk, directory: str) -> None:
@@ -474,20 +485,6 @@ def _remove_tree(disk: Disk, directory: str) -> None:
         else:
             disk.unlink(path)
     disk.remove_directory(directory)
-
-
-def end_at_time(disk: Disk, log: LogFiles, log_start: int, until_ms: int) -> int:
-    """Where the first record begins that was stored after `until_ms`."""
-    faults: list[Fault] = []
-    end = log_start
-    for at, found in walk_log(disk, log, log_start, faults):
-        start = at - at % log.size
-        data = read_part(disk, log.path(start), at - start, found.end - at)
-        for entry in scan(data, 0, at, check_crc=False).entries:
-            if entry[5] > until_ms:
-                return entry[0]
-            end = entry[0] + entry[1]
-    return end
 
 
 def _newest_ms(disk: Disk, log: LogFiles, end: int) -> int:
@@ -529,13 +526,6 @@ def _check_is_whole(log: LogFiles) -> None:
         if after - before != log.size:
             missing = log.path(before + log.size)
             raise BackupError(f"{missing} is missing; is the log in more than one directory?")
-
-
-def _forget_queues(disk: Disk, root: str) -> None:
-    """The list of queues' ends is that of the whole log, not of one that ends earlier."""
-    path = posixpath.join(root, "twinlog", "queues")
-    if disk.exists(path):
-        disk.unlink(path)
 
 
 def segment_digest(ranges: list[bytes]) -> str:

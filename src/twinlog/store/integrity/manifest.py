@@ -12,13 +12,17 @@ from typing import Final
 
 import msgspec
 
+from twinlog.message.layout import ENTRY_SIZE
+from twinlog.runtime.numbers import number_or_none
 from twinlog.runtime.sealed import BrokenSealError, decode_saved
 from twinlog.store.errors import StoreError
 from twinlog.store.log.segment import segment_name
+from twinlog.store.queue.queue_manifest import Ends
 
 VERSION: Final = 1
 FOLDERS: Final = ("config", "twinlog")
 _LOG_MAX: Final = 1 << 62
+_NUMBER_MAX: Final = _LOG_MAX // ENTRY_SIZE
 _DIGEST: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -64,6 +68,17 @@ class Manifest(msgspec.Struct, rename="camel"):
     @property
     def size(self) -> int:
         return self.mark - self.log_start
+
+    @property
+    def ends(self) -> Ends:
+        """How far each queue went, without names and numbers that no queue has."""
+        found: Ends = {}
+        for name, end in self.queue_ends.items():
+            topic, _, queue_id = name.rpartition("-")
+            number = number_or_none(queue_id)
+            if topic and number is not None and 0 < end < _NUMBER_MAX:
+                found[topic, number] = end
+        return found
 
     @property
     def tail_start(self) -> int:

@@ -36,6 +36,10 @@ class _Content(msgspec.Struct, array_like=True):
     queues: list[tuple[str, int, int]]
 
 
+def _content(ends: Ends, file_size: int) -> _Content:
+    return _Content(file_size, [(*key, end) for key, end in ends.items()])
+
+
 class QueueManifest:
     """The file: what it said at the start, and what it says now."""
 
@@ -83,10 +87,14 @@ class QueueManifest:
 
     async def save(self, ends: Ends, file_size: int) -> None:
         """Write what was gathered. Raises OSError."""
-        content = _Content(file_size, [(*key, end) for key, end in ends.items()])
         self._saved = None
-        await self._disk.run(self._write, content, self._forgotten)
+        await self._disk.run(self._write, _content(ends, file_size), self._forgotten)
         self._saved = ends
+
+    def write(self, ends: Ends, file_size: int) -> None:
+        """At once, where no broker runs: the first start makes what is not there. Raises
+        OSError."""
+        self._write(_content(ends, file_size), self._forgotten)
 
     def _write(self, content: _Content, forgotten: int) -> None:
         data = msgspec.json.encode(content)
