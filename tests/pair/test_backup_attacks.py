@@ -21,6 +21,7 @@ from twinlog.store.integrity.digests import RangeDigests, digest_of
 from twinlog.store.message_store import MessageStore
 
 SEGMENT = 65536
+TOPICS = ("idle", "late", "full", "busy")
 
 
 def command(*words: object) -> Result:
@@ -161,12 +162,13 @@ async def test_a_queue_goes_on_with_its_numbers_after_its_messages_have_expired(
     clock, config = ManualClock(), small_config(tmp_path / "store")
     border, wanted = 0, {}
     async with running_store(config, clock=clock) as store:
-        await put_to(store, clock, {"idle": 50, "late": 20})
-        await put_to(store, clock, {"busy": 900})
+        # 300 fill a file of a queue.
+        await put_to(store, clock, {"idle": 50, "late": 20, "full": 300})
+        await put_to(store, clock, {"busy": 600})
         while store.commit_log.min_offset < 3 * SEGMENT:
             store.commit_log.remove_first()
         border = clock.now_ms()
-        wanted = {topic: store.max_offset_in_queue(topic, 0) for topic in ("idle", "late", "busy")}
+        wanted = {topic: store.max_offset_in_queue(topic, 0) for topic in TOPICS}
         if kind == "until a time":
             await put_to(store, clock, {"late": 5, "busy": 7})
     if kind == "without a list of queues":
@@ -175,8 +177,11 @@ async def test_a_queue_goes_on_with_its_numbers_after_its_messages_have_expired(
     until = ("--to", border) if kind == "until a time" else ()
     command("backup", "restore", tmp_path / "backups", tmp_path / "back", *until).ok()
     command("store", "verify", "--deep", tmp_path / "back").ok()
+    for _ in range(3):
+        async with running_store(small_config(tmp_path / "back"), clock=clock) as store:
+            assert {topic: store.max_offset_in_queue(topic, 0) for topic in wanted} == wanted
+        command("store", "verify", "--deep", tmp_path / "back").ok()
     async with running_store(small_config(tmp_path / "back"), clock=clock) as store:
-        assert {topic: store.max_offset_in_queue(topic, 0) for topic in wanted} == wanted
         for topic, number in wanted.items():
             assert store.put(message(0, topic=topic)).queue_offset == number
     command("store", "verify", "--deep", tmp_path / "back").ok()

@@ -91,13 +91,16 @@ class ConsumeQueue:
         self.next_offset += len(entries) // ENTRY_SIZE
         self.last_physical_end = physical_end
 
-    def begin_at(self, queue_offset: int) -> None:
-        """The first known record has this number: pre-blank entries come before it."""
+    def begin_at(self, queue_offset: int, *, is_alone: bool = False) -> None:
+        """The first known record has this number: pre-blank entries come before it. `is_alone`:
+        there is no record yet, so at least one of them must say where the queue is."""
         assert self.first_start < 0
         assert self.next_offset == 0
         assert not self.tail
         start = queue_offset * ENTRY_SIZE
         self.written_end = start - start % self.file_size
+        if is_alone and self.written_end == start:
+            self.written_end -= self.file_size
         self.tail = bytearray(PRE_BLANK * ((start - self.written_end) // ENTRY_SIZE))
         self.next_offset = queue_offset
         self.max_offset = queue_offset

@@ -240,12 +240,15 @@ class Recovery:
             if queue is not None:
                 self._queues.destroy((queue,))
 
-    def _keep_numbers(self) -> None:
-        """A lost queue whose records are all expired goes on with the number that it had."""
+    def _keep_numbers(self, log_end: int) -> None:
+        """A lost queue whose records are all expired goes on with the number that it had. It is
+        written, or the next start would not know it."""
         for (topic, queue_id), end in self._lost.items():
             queue = self._queues.make(topic, queue_id)
             if end and not queue.next_offset:
-                queue.begin_at(end)
+                queue.begin_at(end, is_alone=True)
+                # Behind all that waits, and before all that comes.
+                self._queues.mark_dirty(queue, self._clock.monotonic_ms(), log_end - 1)
 
     def _begin_rebuild(self) -> None:
         """What is missing is made again from the whole log. Written down before anything else:
@@ -396,7 +399,7 @@ class Recovery:
         if not was_clean:
             self._sync_log(point.flushed if point is not None else 0)
         self._queues.truncate(end)
-        self._keep_numbers()
+        self._keep_numbers(end)
         if self._index is not None:
             try:
                 self._index.truncate(end, self._store_time)
