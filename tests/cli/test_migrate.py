@@ -112,3 +112,54 @@ def test_a_group_is_moved_step_by_step(tmp_path: Path) -> None:
         wait_until(lambda: "ha promote" in migrate("plan").err, "no master is known")
         # Who starts the old one again gets a broker that takes no sends.
         assert f"{FENCE}=4102444800000" in (tmp_path / "old" / "broker.conf").read_text()
+
+
+@pytest.mark.parametrize("dialect", ["twin", "classic"])
+def test_a_queue_whose_messages_have_expired_keeps_its_numbers(
+    tmp_path: Path, dialect: str
+) -> None:
+    """Such queues are in every cluster: each stood in the way of a cutover."""
+    retention = {
+        "twinlogRetentionBytes": 2 << 20, "cleanResourceInterval": 200,
+        "deleteCommitLogFilesInterval": 0, "twinlogHADialect": dialect,
+    }  # fmt: skip
+    with process_group() as processes:
+        namesrv = processes.add(start_twinlog_namesrv(tmp_path / "namesrv"))
+        config = {**CONFIG, **retention}
+        old = start_twinlog_broker(tmp_path / "old", namesrv=namesrv.address, **config)
+        processes.add(old)
+
+        def call(*words: object, stdin: bytes = b"") -> Result:
+            return twinlog("-n", namesrv.address, *words, stdin=stdin)
+
+        def migrate(verb: str, *options: object) -> Result:
+            return call("migrate", verb, "--to", "1", *options)
+
+        def ends(topic: str) -> list[int]:
+            queues = call("topic", "stats", topic, "-o", "json").ok().json["queues"]
+            return [row["max_offset"] for row in sorted(queues, key=lambda row: row["queue"])]
+
+        create = ("topic", "create", "--read-queues", 2, "--write-queues", 2)
+        wait_until(lambda: call(*create, "orders").code == 0, "the topic is there")
+        call(*create, "idle").ok()
+        call("topic", "produce", "idle", "-q", stdin=b"a\nb\nc\nd\ne\nf\ng\nh\n").ok()
+        lines = b"".join(b"%01000d\n" % number for number in range(4500))
+        call("topic", "produce", "orders", "-q", stdin=lines).ok()
+        wait_until(lambda: not (old.store / "commitlog" / f"{0:020d}").exists(), "expired")
+        before = ends("idle")
+        assert sum(before) == 8
+
+        options = ("--dir", tmp_path / "new", "--port", free_broker_port())
+        migrate("run", *options).ok()
+        conf = tmp_path / "new" / "broker-a" / "broker.conf"
+        conf.write_text(f"{conf.read_text()}metricsPromExporterPort=0\n")
+        new = Process("new", [str(TWINLOG), "broker", "-c", str(conf)], log=tmp_path / "new.log")
+        processes.add(new)
+        migrate("run", *options, "--wait", "60s").ok()
+        wait_until(lambda: migrate("verify", "--deep").code == 0, "the tables are there too")
+        migrate("cutover", "--stop", f"kill {old.pid}", "--yes").ok()
+        assert ends("idle") == before
+        call("topic", "produce", "idle", "-q", stdin=b"next\n").ok()
+        assert sum(ends("idle")) == 9
+        read = call("topic", "consume", "idle", "-o", "start", "-e", "-f", "{body}")
+        assert read.out.split() == ["next"]

@@ -150,6 +150,17 @@ async def _queues(admin: Admin, address: str, topic: str) -> dict[int, QueueStat
     return {stats.queue.queue_id: stats for stats in queue_stats(answer)}
 
 
+async def ends_without_messages(admin: Admin, address: str) -> dict[tuple[str, int], int]:
+    """How far the queues went of which a broker has no message any more. Both makes know no time of
+    the last message then."""
+    found = {}
+    for topic in await all_topic_configs(admin, address):
+        for queue_id, stats in (await _queues(admin, address, topic)).items():
+            if stats.max_offset > 0 and stats.last_update_ms <= 0:
+                found[topic, queue_id] = stats.max_offset
+    return found
+
+
 async def _queues_up_to(
     admin: Admin, address: str, topic: str, wanted: Mapping[int, QueueStats]
 ) -> dict[int, QueueStats]:

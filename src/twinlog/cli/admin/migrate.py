@@ -227,6 +227,7 @@ def _prepare(session: Session, move: Move, home: Path, port: int, seed: Path | N
     (home / "conf").mkdir(parents=True, exist_ok=True)
     if seed is not None:
         _copy_log(seed / "commitlog", store / "commitlog", move.source)
+    _write_queue_ends(session, move, store / "twinlog")
     values = replica_config(move, session.namesrv, str(store), port)
     if values.get("aclEnable") == "true":
         _write_rules(session, move, home / "conf" / "plain_acl.yml")
@@ -242,6 +243,24 @@ def _write(path: Path, text: str, *, is_secret: bool = False) -> None:
     disk = PosixDisk()
     try:
         write_atomically(disk, str(path), text.encode(), is_secret=is_secret)
+    finally:
+        disk.close()
+
+
+def _write_queue_ends(session: Session, move: Move, own: Path) -> None:
+    """The log does not say how far a queue went whose messages have all expired. An Apache replica
+    does not read this, and begins such a queue at 0."""
+    from twinlog.admin.migration_check import ends_without_messages
+    from twinlog.runtime.disk import PosixDisk
+    from twinlog.store.queue.queue_manifest import QueueManifest
+
+    ends = call(session, lambda admin: ends_without_messages(admin, move.source.address))
+    if not ends:
+        return
+    own.mkdir(parents=True, exist_ok=True)
+    disk = PosixDisk()
+    try:
+        QueueManifest(disk, str(own)).write(ends, 0)
     finally:
         disk.close()
 

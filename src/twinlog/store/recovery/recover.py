@@ -185,6 +185,8 @@ class Recovery:
         if self._index is not None:
             self._index.remove_all()
         self._log.set_end(0)
+        self._lost = self._manifest.lost(self._queues)  # As `migrate run` has left them.
+        self._keep_numbers(0)
 
     def _usable_point(self) -> RecoveryPoint | None:
         point = self._checkpoint.load_point()
