@@ -335,7 +335,7 @@ def test_a_topic_that_is_deleted_and_made_again_is_noticed_and_then_read_whole(
 def test_a_topic_that_is_made_again_with_as_many_rows_is_noticed(
     world: World, *, is_restarted: bool
 ) -> None:
-    """While a query runs, by its other queues; one that is started again looks at every queue."""
+    """Those of its queues that have not moved are read again, too."""
 
     def send(first: int, *shares: int) -> None:
         with blocking.Producer("producers", name_server=world.namesrv.address) as producer:
@@ -361,3 +361,43 @@ def test_a_topic_that_is_made_again_with_as_many_rows_is_noticed(
     assert rows_of(again) == 0
     last = read_all(follower, again, wanted)
     assert rows_between(follower, again, last) == wanted
+
+
+@pytest.mark.parametrize("place", ["network", "files"])
+def test_a_topic_that_is_made_again_as_it_was_is_noticed_while_another_one_grows(
+    world: World, place: str
+) -> None:
+    """No queue of it moves, and the mark goes on beyond its new rows with those of the other."""
+
+    def send(topic: str, count: int) -> None:
+        with blocking.Producer("producers", name_server=world.namesrv.address) as producer:
+            for number in range(count):
+                queue = MessageQueue(topic, "broker-a", 0)
+                producer.send(Message(topic, b"%d" % number), queue=queue)
+
+    def made() -> StreamPlanner:
+        if place == "network":
+            return world.planner(failOnDataLoss="false")
+        given = {"path": str(world.brokers["broker-a"].store), "subscribePattern": "[oe].*"}
+        more = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+        options = SourceOptions.parse({**given, **more})
+        return StreamPlanner(options, open_transport(options))
+
+    def has_rows(topic: str, wanted: int) -> bool:
+        fresh = made()
+        found = fresh.latest(fresh.latest(fresh.initial(), limited=True), limited=True)
+        return rows_of({"offsets": {topic: found["offsets"].get(topic, {})}}) == wanted
+
+    send("orders", 5)
+    send("events", 5)
+    planner = made()
+    middle = read_all(planner, planner.latest(planner.initial(), limited=True), 10)
+    assert planner.latest(middle, limited=True) == middle
+    world.delete("orders")
+    send("orders", 5)
+    send("events", 5)
+    wait_until(lambda: has_rows("orders", 5) and has_rows("events", 10), "all are dispatched")
+    again = planner.latest(middle, limited=True)
+    assert {skip.topic for skip in planner.policy.skipped} == {"orders"}
+    last = read_all(planner, again, 15)
+    assert rows_between(planner, again, last) + rows_between(planner, middle, again) == 10

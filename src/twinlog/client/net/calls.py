@@ -26,7 +26,7 @@ from twinlog.message.record import decode_record
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.clients import ConsumerIdList, LockBatchResponseBody
 from twinlog.remoting.bodies.common import queue_from_answer
-from twinlog.remoting.bodies.offsets import TopicStatsTable
+from twinlog.remoting.bodies.offsets import TopicOffset, TopicStatsTable
 from twinlog.remoting.bodies.route import MASTER_ID
 from twinlog.remoting.bodies.subscription import TAG_TYPE, SubscriptionData
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -140,8 +140,8 @@ async def min_offset(instance: ClientInstance, queue: MessageQueue) -> int:
 
 async def topic_offsets(
     instance: ClientInstance, topic: str, broker_name: str
-) -> dict[int, tuple[int, int]]:
-    """First and end offset of every queue that one broker has of a topic, by queue id.
+) -> dict[int, TopicOffset]:
+    """The ends of every queue that one broker has of a topic, by queue id.
 
     Raises:
         BrokerTopicNotFoundError: the broker does not have the topic.
@@ -151,7 +151,7 @@ async def topic_offsets(
         GetTopicStatsInfoRequestHeader(topic), action="queue offsets",
     )  # fmt: skip
     table = table_by_queue(body_as(answer, TopicStatsTable).offset_table)
-    return {queue.queue_id: (ends.min_offset, ends.max_offset) for queue, ends in table.items()}
+    return {queue.queue_id: ends for queue, ends in table.items()}
 
 
 async def search_offset(instance: ClientInstance, queue: MessageQueue, timestamp_ms: int) -> int:

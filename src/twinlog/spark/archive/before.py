@@ -63,7 +63,7 @@ class ArchiveBefore:
         ends = {key: self._archive_end(key, spans, found) for key in known if key in spans}
         inside = {key: end for key, end in ends.items() if known[key] < end}
         if not inside:
-            return Heads(self._joined(found.bounds), frozenset(gone), found.silent)
+            return Heads(self._joined(found.bounds), frozenset(gone), found.silent, found.lasts)
         bounds = {key: (min(number, 0), number) for key, number in known.items()}
         for key, end in inside.items():
             bounds[key] = (spans[key][0], end)

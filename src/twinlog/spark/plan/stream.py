@@ -67,6 +67,7 @@ class StreamPlanner:
         self.seen: Offsets = {}  # the newest ends that a look has found
         self.reached: Offsets = {}  # where the newest batch ends
         self.checked: set[str] = set()  # brokers whose queues are those of the checkpoint
+        self.lasts: dict[QueueKey, int] = {}  # of the queues that are: what `Heads.lasts` said
         self.waiting_since: float | None = None
         self.outage_since: float | None = None
         self.reported: Offsets | None = None
@@ -253,25 +254,33 @@ class StreamPlanner:
         places = self.transport.places(known) if known else {}
         return {key for key, place in places.items() if place > int(marks[key[1]]["last"])}
 
-    def _all_remade(self, begin: Offsets, ends: Offsets, marks: Mapping[str, Any]) -> set[QueueKey]:
+    def _all_remade(self, begin: Offsets, found: Heads, marks: Mapping[str, Any]) -> set[QueueKey]:
         """Return the queues that were made again, at the cost of few requests.
 
-        Looked at are queues that moved; all of them at the first look, because a topic that was
-        made again while no query ran may end where it did before; and the others of a topic that is
-        found to be another, before the marks go on.
+        Looked at are queues that moved or end with another record than they did; all of them at the
+        first look, because a topic that was made again while no query ran may end where it did
+        before; and the others of a topic that is found to be another, before the marks go on.
         """
+        ends = {key: bound[1] for key, bound in found.bounds.items()}
         there = {key: min(number, ends[key]) for key, number in begin.items() if key in ends}
-        moved = {k: n for k, n in there.items() if ends[k] != begin[k] or k[1] not in self.checked}
+        moved = {
+            k: n
+            for k, n in there.items()
+            if ends[k] != begin[k]
+            or k[1] not in self.checked
+            or self.lasts.get(k) != found.lasts.get(k)
+        }
         remade = self._remade(moved, marks)
         self.checked |= {key[1] for key in there}
         others = {key[:2] for key in there if key in remade or ends[key] < begin[key]}
         rest = {k: n for k, n in there.items() if k[:2] in others and k not in moved}
-        return remade | self._remade(rest, marks)
+        remade |= self._remade(rest, marks)
+        self.lasts |= {key: last for key, last in found.lasts.items() if key not in remade}
+        return remade
 
     def _ends(self, begin: Offsets, found: Heads, marks: Mapping[str, Any]) -> Offsets:
         end: Offsets = {}
-        ends = {key: bound[1] for key, bound in found.bounds.items()}
-        remade = self._all_remade(begin, ends, marks)
+        remade = self._all_remade(begin, found, marks)
         for key, number in begin.items():
             if key in remade:
                 end[key] = found.bounds[key][0]

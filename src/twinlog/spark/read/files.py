@@ -102,7 +102,8 @@ class StoreTransport:
         """Look at the queues; the store's own list is final about what is gone."""
         present = self.queues()
         bounds = self.bounds({*select_queues(self.options, present, known), *known})
-        return Heads(bounds, frozenset(known).difference(present))
+        lasts = self.places({key: end for key, (_, end) in bounds.items() if key in known})
+        return Heads(bounds, frozenset(known).difference(present), lasts=lasts)
 
     def at_time(self, key: QueueKey, timestamp_ms: int) -> int | None:
         """Return the first offset stored at or after a time."""

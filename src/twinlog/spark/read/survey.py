@@ -61,6 +61,7 @@ class Survey:
         self._present: list[QueueKey] = []  # the queues of the routes, as of `_present_at`
         self._present_at = float("-inf")
         self._sure: dict[QueueKey, tuple[str, int]] = {}  # confirmed ends, and who said so
+        self._lasts: dict[QueueKey, int] = {}  # when the newest message of a queue was stored
 
     async def queues(self) -> list[QueueKey]:
         """Return the queues of the topics that the options may mean, as the routes have them."""
@@ -170,7 +171,8 @@ class Survey:
         bounds, more, quiet = await self._ask({*chosen, *known} - gone)
         if silent or quiet or more:
             self._present = []
-        return Heads(bounds, frozenset(gone | more), {**silent, **quiet})
+        lasts = {key: self._lasts[key] for key in bounds if key in self._lasts}
+        return Heads(bounds, frozenset(gone | more), {**silent, **quiet}, lasts)
 
     async def bounds(self, keys: Sequence[QueueKey]) -> Bounds:
         """Return first and end offset of queues.
@@ -214,7 +216,11 @@ class Survey:
     async def _place(self, topic: str, broker: str, queue_ids: Collection[int]) -> Bounds:
         """Return the bounds of a topic's queues on one broker, with one request."""
         table = await calls.topic_offsets(self.client, topic, broker)
-        found = {(topic, broker, number): table[number] for number in queue_ids if number in table}
+        found: Bounds = {}
+        for number in set(queue_ids).intersection(table):
+            ends = table[number]
+            found[topic, broker, number] = (ends.min_offset, ends.max_offset)
+            self._lasts[topic, broker, number] = ends.last_update_timestamp
         for number in set(queue_ids).difference(table):  # to be read, not to be written
             queue = MessageQueue(topic, broker, number)
             low, high = (

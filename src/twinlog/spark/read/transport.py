@@ -73,6 +73,8 @@ class Heads:
     bounds: dict[QueueKey, tuple[int, int]]  # first and end offset
     gone: frozenset[QueueKey] = frozenset()  # a living broker says that they do not exist
     silent: Mapping[str, str] = field(default_factory=dict)  # who did not answer, and why
+    # Its place, or its time: another record at the end of a queue has another one.
+    lasts: Mapping[QueueKey, int] = field(default_factory=dict)
 
 
 ADVICE = "Start from what is there, or set failOnDataLoss=false to skip and report the missing rows"
