@@ -9,15 +9,21 @@ and offsets, so they do not depend on how the files are cut and may be compacted
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from twinlog.spark.archive.manifest import Manifest
-from twinlog.spark.archive.table import ArchivedWindow, first_at_time
+from twinlog.spark.archive.table import (
+    ArchivedWindow,
+    FilePart,
+    archive_files,
+    first_at_time,
+    manifest_of,
+)
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey, limit_rows
+from twinlog.spark.plan.positions import ranges_between
+from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.windows import Range
 from twinlog.spark.read.transport import Heads, LossPolicy, Transport, Window, select_queues
 
@@ -31,7 +37,7 @@ class ArchiveBefore:
     def __init__(self, options: SourceOptions, live: Transport) -> None:
         assert options.archive is not None
         self.options, self.live = options, live
-        self.manifest = Manifest(Path(options.archive)).require()
+        self.manifest = manifest_of(options)
 
     @property
     def policy(self) -> LossPolicy:
@@ -159,3 +165,49 @@ def slices(ranges: Sequence[Range], rows_max: int) -> list[tuple[Range, ...]]:
         ]
         found.append(tuple(r for r in part if r.rows > 0))
     return [part for part in found if part]
+
+
+class ArchiveAndLog:
+    """Both as one table for a batch: rows before the end of the archive come from its files."""
+
+    def __init__(self, options: SourceOptions, live: Transport, pushed: Pushed) -> None:
+        self.options, self.live, self.pushed = options, live, pushed
+        self.manifest = manifest_of(options)
+        self.spans = self.manifest.spans()
+        present = set(live.queues())
+        keys = [k for k in select_queues(options, present | {*self.spans}) if pushed.wants_queue(k)]
+        self.bounds = live.bounds([key for key in keys if key in present])
+        self.joined = {key: self._joined(key) for key in keys}
+
+    def _joined(self, key: QueueKey) -> tuple[int, int]:
+        live = self.bounds.get(key)
+        low, high = self.spans.get(key) or live or (0, 0)
+        return (min(low, live[0]), max(high, live[1])) if live else (low, high)
+
+    def at_time(self, key: QueueKey, timestamp_ms: int) -> int | None:
+        """Return the first offset stored at or after a time, in the archive first."""
+        found = first_at_time(self.manifest, key, timestamp_ms) if key in self.spans else None
+        if found is not None or key not in self.bounds:
+            return found
+        return self.live.at_time(key, timestamp_ms)
+
+    def group_offsets(self, group: str) -> Offsets:
+        """Return a consumer group's offsets."""
+        return self.live.group_offsets(group)
+
+    def plan(
+        self, start: Offsets, end: Offsets, policy: LossPolicy
+    ) -> tuple[list[FilePart], list[Range]]:
+        """Return the files of the archive to read, and the ranges of the log."""
+        files = archive_files(self.options, self.pushed, self.manifest, start, end)
+        begin = {key: self._live_start(key, start[key]) for key in self.bounds}
+        high = {key: end[key] for key in self.bounds}
+        return files, ranges_between(begin, high, self.bounds, policy)
+
+    def _live_start(self, key: QueueKey, start: int) -> int:
+        """Return where the log is entered: what lies between it and the archive is missing."""
+        archived = self.spans[key][1] if key in self.spans else start
+        is_by_time = self.options.position("starting")[0] in ("time", "times")
+        if is_by_time and start == self.bounds[key][0]:
+            return archived  # the missing rows may have been stored at or after the time
+        return max(start, archived)

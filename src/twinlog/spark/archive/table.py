@@ -13,7 +13,7 @@ import pyarrow as pa
 from twinlog.spark.archive.manifest import ArchivedFile, Manifest
 from twinlog.spark.decode.columns import arrow_schema
 from twinlog.spark.errors import ArchiveError
-from twinlog.spark.options import EARLIEST, LATEST, SourceOptions
+from twinlog.spark.options import EARLIEST, LATEST, SourceOptions, bad
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.plan.positions import look_up
 from twinlog.spark.plan.windows import Range
@@ -93,11 +93,17 @@ def first_at_time(manifest: Manifest, key: QueueKey, timestamp_ms: int) -> int |
     import pyarrow.parquet as pq
 
     topic, broker, queue = key
-    files = [f for f in manifest.files() if f.topic == topic and f.store_ms[1] >= timestamp_ms]
-    found = []
-    for file in files:
-        if not any(entry[:2] == [broker, queue] for entry in file.queues):
-            continue
+    files = [
+        (first, file)
+        for file in manifest.files()
+        if file.topic == topic and file.store_ms[1] >= timestamp_ms
+        for *place, first, _ in file.queues
+        if place == [broker, queue]
+    ]
+    found: list[int] = []
+    for first, file in sorted(files, key=lambda pair: pair[0]):
+        if found and first > min(found):
+            break  # the rows of a queue may be in the files of two days in turn
         names = ["broker", "queue_id", "queue_offset", "store_ts"]
         rows = pq.ParquetFile(file.path(manifest.root)).read(columns=names)
         times = pc.floor(pc.divide(pc.cast(rows.column("store_ts"), pa.int64()), 1000))
@@ -111,43 +117,63 @@ def first_at_time(manifest: Manifest, key: QueueKey, timestamp_ms: int) -> int |
     return min(found, default=None)
 
 
-def archive_plan(options: SourceOptions, pushed: Pushed) -> tuple[Offsets, list[FilePart]]:
-    """Return where the archive ends and the files to read of it."""
-    assert options.archive is not None
-    root = Path(options.archive)
-    manifest = Manifest(root).require()
+def archive_alone(options: SourceOptions, pushed: Pushed) -> list[FilePart]:
+    """Return the files of an archive to read that has no log behind it.
+
+    Raises:
+        OptionError: the start is that of a consumer group, which brokers and stores know.
+    """
+    if "startingGroup" in options.raw:
+        raise bad(
+            "startingGroup",
+            options.raw["startingGroup"],
+            "an archive knows no consumer groups: give path or nameServer in addition",
+        )
+    manifest = manifest_of(options)
     spans = manifest.spans()
-    wanted = {key for key in select_queues(options, spans) if pushed.wants_queue(key)}
-    lows, highs = pushed.narrow(
-        *({key: _bounds(options, key, spans[key])[side] for key in wanted} for side in (0, 1))
-    )
-    bounds = {key: (lows[key], highs[key]) for key in wanted}
-    parts = []
+    keys = [key for key in select_queues(options, spans) if pushed.wants_queue(key)]
+    start = {key: _bound(options, manifest, key, spans[key], "starting") for key in keys}
+    end = {key: _bound(options, manifest, key, spans[key], "ending") for key in keys}
+    return archive_files(options, pushed, manifest, *pushed.narrow(start, end))
+
+
+def manifest_of(options: SourceOptions) -> Manifest:
+    """Return the manifest of the option `archive`."""
+    assert options.archive is not None
+    return Manifest(Path(options.archive)).require()
+
+
+def archive_files(
+    options: SourceOptions, pushed: Pushed, manifest: Manifest, start: Offsets, end: Offsets
+) -> list[FilePart]:
+    """Return the files that have rows between these offsets."""
+    bounds = {key: (low, end[key]) for key, low in start.items()}
     low_ms, high_ms = _times(options, pushed)
+    parts = []
     for file in manifest.files():
-        part = _part_of(root, file, bounds)
+        part = _part_of(manifest.root, file, bounds)
         if part is not None:
             part = replace(part, low_ms=low_ms, high_ms=high_ms)
             if _in_time(part):
                 parts.append(part)
-    return {key: spans[key][1] for key in wanted}, parts
+    return parts
 
 
-def _bounds(options: SourceOptions, key: QueueKey, span: tuple[int, int]) -> tuple[int, int]:
+def _bound(
+    options: SourceOptions, manifest: Manifest, key: QueueKey, span: tuple[int, int], side: str
+) -> int:
     low, high = span
-    kind, value = options.position("starting")
-    if kind == "table":
-        number = look_up(value, key)
-        low = {None: low, EARLIEST: low, LATEST: high}.get(number, number or 0)
-    elif kind == "word" and value == LATEST:
-        low = high
-    kind, value = options.position("ending")
-    if kind == "table":
-        number = look_up(value, key)
-        high = {None: high, EARLIEST: low, LATEST: high}.get(number, number or 0)
-    elif kind == "word" and value == EARLIEST:
-        high = low
-    return low, high
+    kind, value = options.position(side)
+    default = low if side == "starting" else high
+    if kind == "word":
+        return {EARLIEST: low, LATEST: high}.get(value, default)
+    number = look_up(value, key) if kind in ("table", "times") else None
+    if number is None:
+        return default  # times of a whole read are compared row by row
+    if kind == "times":
+        found = first_at_time(manifest, key, number)
+        return high if found is None else found
+    return {EARLIEST: low, LATEST: high}.get(number, number)
 
 
 def _times(options: SourceOptions, pushed: Pushed) -> tuple[int | None, int | None]:

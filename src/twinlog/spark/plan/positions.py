@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, LATEST, QueueTable, SourceOptions
 from twinlog.spark.plan.offsets import Offsets, QueueKey
 from twinlog.spark.plan.windows import Range
-from twinlog.spark.read.transport import ADVICE, CUT, VANISHED, LossPolicy, Skip, Transport
+from twinlog.spark.read.transport import ADVICE, CUT, VANISHED, LossPolicy, Skip
 
 Bounds = Mapping[QueueKey, tuple[int, int]]
 
 
+class Place(Protocol):
+    """What is asked where a read starts or ends: a transport, or an archive before one."""
+
+    def at_time(self, key: QueueKey, timestamp_ms: int) -> int | None:
+        """Return the offset of the first record stored at or after a time, if there is one."""
+
+    def group_offsets(self, group: str) -> Offsets:
+        """Return a consumer group's committed offsets."""
+
+
 def resolve_start(
-    options: SourceOptions, transport: Transport, bounds: Bounds, default: int
+    options: SourceOptions, transport: Place, bounds: Bounds, default: int
 ) -> Offsets:
     """Return the start offset of every queue."""
     kind, value = options.position("starting")
@@ -28,13 +38,13 @@ def resolve_start(
     return start
 
 
-def resolve_end(options: SourceOptions, transport: Transport, bounds: Bounds) -> Offsets:
+def resolve_end(options: SourceOptions, transport: Place, bounds: Bounds) -> Offsets:
     """Return the end offset of every queue."""
     return _resolve(options, transport, bounds, "ending", LATEST)
 
 
 def _resolve(
-    options: SourceOptions, transport: Transport, bounds: Bounds, side: str, default: int
+    options: SourceOptions, transport: Place, bounds: Bounds, side: str, default: int
 ) -> Offsets:
     kind, value = options.position(side)
     found = {}
@@ -82,7 +92,7 @@ def _check_table(name: str, table: QueueTable, bounds: Bounds) -> None:
 
 
 def _by_time(
-    options: SourceOptions, transport: Transport, key: QueueKey, time_ms: int, side: str, end: int
+    options: SourceOptions, transport: Place, key: QueueKey, time_ms: int, side: str, end: int
 ) -> int:
     found = transport.at_time(key, time_ms)
     if found is not None:

@@ -9,13 +9,21 @@ import pyarrow as pa
 from twinlog.spark.archive.table import (
     ArchivedWindow,
     FilePart,
-    archive_plan,
+    archive_alone,
     read_archived,
     read_file,
 )
 from twinlog.spark.errors import OptionError
 from twinlog.spark.options import EARLIEST, SourceOptions
-from twinlog.spark.plan.positions import ranges_between, resolve_end, resolve_start, within
+from twinlog.spark.plan.offsets import Offsets
+from twinlog.spark.plan.positions import (
+    Bounds,
+    Place,
+    ranges_between,
+    resolve_end,
+    resolve_start,
+    within,
+)
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.read.choice import check_choice
 from twinlog.spark.read.files import StoreTransport
@@ -62,32 +70,39 @@ def open_stream(options: SourceOptions, *, patience_ms: int = 0) -> Transport:
 def plan_batch(options: SourceOptions, pushed: Pushed) -> list[Part]:
     """Plan a batch read: windows of the log, and files of the archive before them."""
     check_choice(options)
-    parts: list[Part] = []
-    archived = None
-    if options.archive is not None:
-        archived, files = archive_plan(options, pushed)
-        parts += files
     if options.path is None and options.name_server is None:
-        return parts
+        return list(archive_alone(options, pushed))
     transport = open_transport(options)
+    policy = LossPolicy(options.fail_on_data_loss)
+    files: list[Part] = []
     try:
-        keys = [k for k in select_queues(options, transport.queues()) if pushed.wants_queue(k)]
-        bounds = transport.bounds(keys)
-        policy = LossPolicy(options.fail_on_data_loss)
-        start = resolve_start(options, transport, bounds, EARLIEST)
-        if options.position("starting")[0] == "table":
-            start = within(start, bounds, policy)
-        end = resolve_end(options, transport, bounds)
-        if archived is not None:
-            start = {key: max(low, archived.get(key, low)) for key, low in start.items()}
-        start, end = pushed.narrow(start, end)
-        ranges = ranges_between(start, end, bounds, policy)
+        if options.archive is None:
+            keys = [k for k in select_queues(options, transport.queues()) if pushed.wants_queue(k)]
+            bounds = transport.bounds(keys)
+            start, end = _chosen(options, pushed, transport, bounds, policy)
+            ranges = ranges_between(start, end, bounds, policy)
+        else:
+            from twinlog.spark.archive.before import ArchiveAndLog
+
+            both = ArchiveAndLog(options, transport, pushed)
+            start, end = _chosen(options, pushed, both, both.joined, policy)
+            archived, ranges = both.plan(start, end, policy)
+            files += archived
         for values in pushed.keys:
             ranges = transport.with_keys(ranges, values)
-        parts += transport.plan(ranges, transport.cuts(ranges))
+        return [*files, *transport.plan(ranges, transport.cuts(ranges))]
     finally:
         transport.close()
-    return parts
+
+
+def _chosen(
+    options: SourceOptions, pushed: Pushed, place: Place, bounds: Bounds, policy: LossPolicy
+) -> tuple[Offsets, Offsets]:
+    """Return what the options choose of the queues, less what filters leave out."""
+    start = resolve_start(options, place, bounds, EARLIEST)
+    if options.position("starting")[0] == "table":
+        start = within(start, bounds, policy)
+    return pushed.narrow(start, resolve_end(options, place, bounds))
 
 
 def read_window(
