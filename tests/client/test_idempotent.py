@@ -13,12 +13,14 @@ from support.not_twinlog import not_twinlog
 from twinlog.admin import Admin, topics
 from twinlog.client import Message, Producer, PullConsumer, SendReceipt
 from twinlog.client.errors import (
+    ClientError,
     IdempotenceLostError,
     IdempotenceNotSupportedError,
     OutOfSequenceError,
     ProducerExpiredError,
     ProducerFencedError,
     RepeatDiffersError,
+    TopicNotFoundError,
     UsageError,
 )
 from twinlog.message.once import read_mark
@@ -26,10 +28,12 @@ from twinlog.message.once import read_mark
 TIMEOUT_MS = 60_000
 
 
-def once(name_server: str, producer_id: str, **options: Any) -> Producer:
+def once(
+    name_server: str, producer_id: str, timeout_ms: int = TIMEOUT_MS, **options: Any
+) -> Producer:
     return Producer(
         "pg", name_server=name_server, idempotent=True, producer_id=producer_id,
-        send_timeout_ms=TIMEOUT_MS, **options,
+        send_timeout_ms=timeout_ms, **options,
     )  # fmt: skip
 
 
@@ -189,6 +193,48 @@ async def test_after_a_failure_of_unknown_outcome_the_queue_is_closed(
         once(cluster.name_server, "a,b")
     with pytest.raises(UsageError, match="idempotent=True"):
         Producer("pg", name_server="127.0.0.1:1", producer_id="x")
+
+
+async def refused_after_a_failure(producer: Producer, message: Message) -> None:
+    """Nothing follows a message that failed, not even that message: both have their turns."""
+    with pytest.raises(IdempotenceLostError, match="send everything again") as caught:
+        await producer.send(message)
+    assert caught.value.is_safe_to_repeat
+
+
+@pytest.mark.parametrize("queues", [1, 4])
+async def test_what_was_not_stored_keeps_its_turn_for_the_next_run(
+    bare_cluster: Any, queues: int
+) -> None:
+    broker = bare_cluster.broker()
+    server = bare_cluster.name_server
+    await make_topic(server, "T", queues=queues)
+    messages = numbered("T", 12)
+    async with once(server, "p", timeout_ms=2000) as producer:
+        await producer.send_many(messages[:3])
+        broker.kill()
+        with pytest.raises(ClientError):
+            await asyncio.gather(*(producer.send(message) for message in messages[3:5]))
+        broker = bare_cluster.restart(broker)
+        await refused_after_a_failure(producer, messages[3])
+        await refused_after_a_failure(producer, messages[4])
+    async with once(server, "p") as producer:
+        await producer.send_many(messages)
+    assert await stored(server, "T", 12) == Counter(range(12))
+
+
+async def test_what_found_no_route_keeps_its_turn_for_the_next_run(bare_cluster: Any) -> None:
+    bare_cluster.broker(autoCreateTopicEnable="false")
+    server = bare_cluster.name_server
+    messages = numbered("T", 5)
+    async with once(server, "p") as producer:
+        with pytest.raises(TopicNotFoundError):
+            await producer.send(messages[0])
+        await make_topic(server, "T")
+        await refused_after_a_failure(producer, messages[1])
+    async with once(server, "p") as producer:
+        await producer.send_many(messages)
+    assert await stored(server, "T", 5) == Counter(range(5))
 
 
 async def test_a_broker_that_is_not_twinlog_is_refused_by_name() -> None:

@@ -7,7 +7,10 @@ queue until its time is up. When it is up and nobody knows whether the broker ha
 closed for this producer: going on could only lose order or make copies.
 
 Queues are chosen by position (the n-th message of a topic goes to the same queue every time), so
-who opens a producer with the same id and sends everything again repeats the same numbers.
+who opens a producer with the same id and sends everything again repeats the same numbers. A message
+that failed keeps its position for that: if another took it, the next run would give the broker
+another message under the same number, or send the same one to another queue. With an id of the
+caller a topic therefore takes nothing more after a failure, whatever its outcome.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from twinlog.client.errors import (
     ClientError,
     IdempotenceLostError,
     IdempotenceNotSupportedError,
+    MessageIllegalError,
     UsageError,
 )
 from twinlog.client.message import Message
@@ -114,6 +118,8 @@ class IdempotentLanes:
         if epoch < 0:
             raise UsageError(f"epoch must be 0 or larger, not {epoch}")
         self.producer_id = producer_id or ""  # The producer gives it one when it starts.
+        self._is_repeatable = producer_id is not None  # Another run may send the same again.
+        self._closed: dict[str, ClientError] = {}  # Topics that take nothing more.
         self.size = 0
         self._epoch = epoch
         self._instance = instance
@@ -140,10 +146,13 @@ class IdempotentLanes:
         queue: MessageQueue | None,
     ) -> None:
         """Take a message; its future is told what became of it."""
+        topic = message.topic
+        if topic in self._closed:
+            self._tell(ticket, self._closed[topic])
+            return
         deadline_ms = self._instance.clock.monotonic_ms() + self._timeout_ms
         item = _Item(message, body, properties, ticket, sys_flag, queue, deadline_ms)
         self.size += len(body)
-        topic = message.topic
         if topic in self._layouts:
             self._place(item)
             return
@@ -197,6 +206,9 @@ class IdempotentLanes:
 
     def add_members(self, queue: MessageQueue, data: bytes, count: int, ticket: Any) -> None:
         """Take members of a batch that have their marks: numbers from `next_number` on."""
+        if queue.topic in self._closed:
+            self._tell(ticket, self._closed[queue.topic])
+            return
         self.size += len(data)
         self._append(queue, _Members(data, count, ticket), count)
 
@@ -219,14 +231,19 @@ class IdempotentLanes:
                 self._take_layout(topic, queues)
 
     def _dismiss(self, topic: str, error: ClientError, *, only_late: bool) -> None:
+        """Tell those whose time is up, and with an id of the caller all others, too."""
         now_ms = self._instance.clock.monotonic_ms()
         waiting = self._unrouted.pop(topic, [])
         staying = [item for item in waiting if only_late and item.deadline_ms > now_ms]
-        if staying:
+        late = [item for item in waiting if not only_late or item.deadline_ms <= now_ms]
+        for item in late:
+            self._fail(item, error)
+        if late and self._is_repeatable:
+            self._closed[topic] = self._lost(f"topic {topic!r}", error)
+            for item in staying:
+                self._fail(item, self._closed[topic])
+        elif staying:
             self._unrouted[topic] = staying
-        for item in waiting:
-            if not only_late or item.deadline_ms <= now_ms:
-                self._fail(item, error)
         self._changed()
 
     def _place(self, item: _Item) -> None:
@@ -337,14 +354,20 @@ class IdempotentLanes:
         lane.in_flight = False
         if error is None:
             lane.next_number += request.count
+        elif self._is_repeatable and not _is_of_the_message(request, error):
+            topic = lane.queue.topic
+            lane.broken = self._closed.setdefault(topic, self._lost(f"topic {topic!r}", error))
         elif not error.is_safe_to_repeat or getattr(error, "is_out_of_sequence", False):
-            lane.broken = IdempotenceLostError(
-                f"queue {lane.queue.broker_name}/{lane.queue.queue_id} of {lane.queue.topic!r} is "
-                f"closed for producer {self.producer_id}: an earlier send failed ({error}). Open a "
-                "producer with the same producer_id and send everything again in the same order"
-            )
+            queue = f"queue {lane.queue.broker_name}/{lane.queue.queue_id} of {lane.queue.topic!r}"
+            lane.broken = self._lost(queue, error)
         if lane.waiting:
             asyncio.get_running_loop().call_soon(self._leave, lane)
+
+    def _lost(self, what: str, error: ClientError) -> IdempotenceLostError:
+        return IdempotenceLostError(
+            f"{what} is closed for producer {self.producer_id}: an earlier send failed ({error}). "
+            "Open a producer with the same producer_id and send everything again in the same order"
+        )
 
     def fail_all(self) -> None:
         """The producer is closed: what waits is told so."""
@@ -359,3 +382,8 @@ class IdempotentLanes:
     def _fail(self, item: _Item | _Members, error: ClientError) -> None:
         self.size -= len(item.body)
         self._tell(item.ticket, error)
+
+
+def _is_of_the_message(request: SendRequest, error: ClientError) -> bool:
+    """Whether every run fails with it, so that the message never had a number."""
+    return isinstance(error, MessageIllegalError) and request.count == 1
