@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.client_support import eventually, eventually_async, read_all
-from twinlog.admin import Admin, topics
+from support.client_support import Seen, eventually, eventually_async, make_topic, read_all
 from twinlog.client import (
     ClientHooks,
     ConsumeFrom,
@@ -27,25 +26,6 @@ from twinlog.client.errors import UsageError
 Unique = Callable[[str], str]
 
 
-class Seen:
-    """A handler that remembers."""
-
-    def __init__(self) -> None:
-        self.messages: list[ReceivedMessage] = []
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-    async def __call__(self, message: ReceivedMessage) -> None:
-        self.messages.append(message)
-
-
-async def make_topic(cluster: Any, topic: str, queues: int = 4) -> None:
-    async with Admin(cluster.name_server) as admin:
-        (await topics.create_topic(admin, topic, read_queues=queues)).all_or_raise()
-
-
 async def send(cluster: Any, topic: str, count: int, **options: Any) -> None:
     async with Producer("pg", name_server=cluster.name_server) as producer:
         await producer.send_many(Message(topic, b"%d" % n, **options) for n in range(count))
@@ -53,7 +33,7 @@ async def send(cluster: Any, topic: str, count: int, **options: Any) -> None:
 
 async def test_messages_sent_after_subscribe_are_received(cluster: Any, unique: Unique) -> None:
     topic, seen = unique("T"), Seen()
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     async with PushConsumer(unique("g"), name_server=cluster.name_server) as consumer:
         await consumer.subscribe(topic, "*", seen)
         assert len([q for q in consumer.assignment if q.topic == topic]) == 4
@@ -64,7 +44,7 @@ async def test_messages_sent_after_subscribe_are_received(cluster: Any, unique: 
 
 async def test_one_consumer_reads_64_queues(cluster: Any, unique: Unique) -> None:
     topic, seen = unique("T"), Seen()
-    await make_topic(cluster, topic, queues=64)
+    await make_topic(cluster.name_server, topic, queues=64)
     async with PushConsumer(unique("g"), name_server=cluster.name_server) as consumer:
         await consumer.subscribe(topic, "*", seen)
         await send(cluster, topic, 640)
@@ -85,7 +65,7 @@ async def test_what_was_handled_before_closing_does_not_come_again(
     cluster: Any, unique: Unique
 ) -> None:
     topic, group = unique("T"), unique("g")
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     await send(cluster, topic, 50)
     counts: Counter[bytes] = Counter()
     for _ in range(5):
@@ -108,7 +88,7 @@ async def test_what_was_handled_before_closing_does_not_come_again(
 
 async def test_a_failing_handler_gets_the_message_again(cluster: Any, unique: Unique) -> None:
     topic, attempts = unique("T"), []
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
 
     async def handler(message: ReceivedMessage) -> None:
         attempts.append((message.topic, message.reconsume_times))
@@ -134,7 +114,7 @@ async def test_a_message_that_never_works_becomes_a_dead_letter(
         attempts.append(message.reconsume_times)
         raise ValueError("never")
 
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     async with PushConsumer(group, name_server=cluster.name_server, max_attempts=1) as consumer:
         await consumer.subscribe(topic, "*", handler)
         await send(cluster, topic, 1, keys=["k"])
@@ -156,7 +136,7 @@ async def test_slow_handlers_run_side_by_side_up_to_the_limit(cluster: Any, uniq
         running -= 1
         done += 1
 
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     await send(cluster, topic, 60)
     async with PushConsumer(
         unique("g"), name_server=cluster.name_server, concurrency=5
@@ -177,7 +157,7 @@ async def test_flow_control_stops_pulling_for_a_handler_that_hangs(
         await release.wait()
         done += 1
 
-    await make_topic(cluster, topic, queues=1)
+    await make_topic(cluster.name_server, topic, queues=1)
     await send(cluster, topic, 400)
     async with PushConsumer(
         unique("g"), name_server=cluster.name_server, concurrency=1, queue_count_max=40
@@ -200,7 +180,7 @@ async def test_a_handler_that_never_returns_is_cancelled_and_retried(
         if message.reconsume_times == 0:
             await asyncio.Event().wait()
 
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     async with PushConsumer(
         unique("g"), name_server=cluster.name_server, concurrency=1, consume_timeout_ms=300
     ) as consumer:
@@ -216,7 +196,7 @@ async def test_closing_does_not_wait_forever_for_a_handler(cluster: Any, unique:
         started.set()
         await asyncio.Event().wait()
 
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     async with PushConsumer(
         group, name_server=cluster.name_server, shutdown_timeout_ms=100
     ) as consumer:
@@ -231,7 +211,7 @@ async def test_closing_does_not_wait_forever_for_a_handler(cluster: Any, unique:
 
 async def test_tags_are_filtered_and_compared_by_text(cluster: Any, unique: Unique) -> None:
     topic, seen = unique("T"), Seen()
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     # "Aa" and "BB" have the same hash: the broker cannot tell them apart, the client must.
     async with PushConsumer(unique("g"), name_server=cluster.name_server) as consumer:
         await consumer.subscribe(topic, "Aa || other", seen)
@@ -245,7 +225,7 @@ async def test_tags_are_filtered_and_compared_by_text(cluster: Any, unique: Uniq
 
 async def test_sql92_and_a_change_of_subscription(cluster: Any, unique: Unique) -> None:
     topic, seen = unique("T"), Seen()
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     async with (
         PushConsumer(unique("g"), name_server=cluster.name_server) as consumer,
         Producer("pg", name_server=cluster.name_server) as producer,
@@ -278,7 +258,7 @@ async def test_ordered_mode_keeps_order_over_failures(cluster: Any, unique: Uniq
         await asyncio.sleep(0)
         handled[number % 2].append(number)
 
-    await make_topic(cluster, topic, queues=3)
+    await make_topic(cluster.name_server, topic, queues=3)
     async with PushConsumer(
         unique("g"), name_server=cluster.name_server, ordered=True, suspend_ms=20
     ) as consumer:
@@ -309,7 +289,7 @@ async def test_a_queue_changes_hands_when_its_handler_has_ended(
         assert release.is_set(), "two members in one queue"
         handled.append(message.body)
 
-    await make_topic(cluster, topic, queues=1)
+    await make_topic(cluster.name_server, topic, queues=1)
     options: dict[str, Any] = {"name_server": cluster.name_server, "ordered": True}
     async with PushConsumer(group, client_id=unique("z"), **options) as first:
         await first.subscribe(topic, "*", slow)
@@ -341,7 +321,7 @@ async def test_ordered_mode_with_a_limit_gives_up_into_the_dead_letters(
             raise ValueError("never")
         handled.append(message.body)
 
-    await make_topic(cluster, topic, queues=1)
+    await make_topic(cluster.name_server, topic, queues=1)
     async with PushConsumer(
         group, name_server=cluster.name_server, ordered=True, suspend_ms=10, max_attempts=2
     ) as consumer:
@@ -356,7 +336,7 @@ async def test_broadcast_reaches_everybody_and_remembers_in_a_file(
     cluster: Any, unique: Unique, tmp_path: Path
 ) -> None:
     topic, group = unique("T"), unique("g")
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     first, second = Seen(), Seen()
 
     def consumer(name: str) -> PushConsumer:
@@ -392,7 +372,7 @@ class Watcher(ClientHooks):
 
 async def test_hooks_see_every_handling(cluster: Any, unique: Unique) -> None:
     topic, hooks, seen = unique("T"), Watcher(), Seen()
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     async with PushConsumer(unique("g"), name_server=cluster.name_server, hooks=hooks) as consumer:
         await consumer.subscribe(topic, "*", seen)
         await send(cluster, topic, 2)
@@ -402,7 +382,7 @@ async def test_hooks_see_every_handling(cluster: Any, unique: Unique) -> None:
 
 async def test_pulling_seek_pause_and_commit(cluster: Any, unique: Unique) -> None:
     topic, group = unique("T"), unique("g")
-    await make_topic(cluster, topic, queues=2)
+    await make_topic(cluster.name_server, topic, queues=2)
     await send(cluster, topic, 20)
     async with PullConsumer(group, name_server=cluster.name_server, auto_commit=False) as consumer:
         await consumer.subscribe(topic)
@@ -438,7 +418,7 @@ async def test_iteration_counts_a_message_as_done_when_the_next_is_asked_for(
     cluster: Any, unique: Unique
 ) -> None:
     topic, group = unique("T"), unique("g")
-    await make_topic(cluster, topic, queues=1)
+    await make_topic(cluster.name_server, topic, queues=1)
     await send(cluster, topic, 10)
     bodies: list[bytes] = []
 
@@ -470,7 +450,7 @@ async def test_iteration_counts_a_message_as_done_when_the_next_is_asked_for(
 
 async def test_assigned_queues_are_read_outside_of_the_group(cluster: Any, unique: Unique) -> None:
     topic = unique("T")
-    await make_topic(cluster, topic)
+    await make_topic(cluster.name_server, topic)
     await send(cluster, topic, 40)
     async with PullConsumer(
         unique("g"), name_server=cluster.name_server, consume_from=ConsumeFrom.FIRST_OFFSET
@@ -489,7 +469,7 @@ async def test_assigned_queues_are_read_outside_of_the_group(cluster: Any, uniqu
 
 async def test_offsets_by_time_are_the_first_at_or_after_it(cluster: Any, unique: Unique) -> None:
     topic = unique("T")
-    await make_topic(cluster, topic, queues=1)
+    await make_topic(cluster.name_server, topic, queues=1)
     for _ in range(3):
         await send(cluster, topic, 3)
         await asyncio.sleep(0.02)
@@ -511,7 +491,7 @@ async def test_ten_consumers_come_and_go_and_nothing_is_lost(cluster: Any, uniqu
     A clean leave commits first, and the one who takes over waits a moment: repeats stay rare.
     """
     topic, group, total = unique("T"), unique("g"), 3000
-    await make_topic(cluster, topic, queues=16)
+    await make_topic(cluster.name_server, topic, queues=16)
     counts: Counter[bytes] = Counter()
 
     async def handler(message: ReceivedMessage) -> None:

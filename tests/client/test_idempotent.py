@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.client_support import eventually, eventually_async, read_all
+from support.client_support import eventually, eventually_async, make_topic, read_all
 from support.not_twinlog import not_twinlog
-from twinlog.admin import Admin, topics
 from twinlog.client import Message, Producer, PullConsumer, SendReceipt
 from twinlog.client.errors import (
     ClientError,
@@ -35,11 +34,6 @@ def once(
         "pg", name_server=name_server, idempotent=True, producer_id=producer_id,
         send_timeout_ms=timeout_ms, **options,
     )  # fmt: skip
-
-
-async def make_topic(name_server: str, topic: str, queues: int = 4) -> None:
-    async with Admin(name_server) as admin:
-        (await topics.create_topic(admin, topic, read_queues=queues)).all_or_raise()
 
 
 def numbered(topic: str, count: int) -> list[Message]:

@@ -12,7 +12,7 @@ import pytest
 
 from interop.cluster import BROKER_CONFIG, apache_of, unique
 from support.apache import APACHE, APACHE_5, ApacheBroker, ApacheNamesrv
-from support.client_support import eventually, eventually_async, read_all
+from support.client_support import Seen, eventually, eventually_async, read_all
 from support.java_driver import Driver
 from twinlog.admin import Admin, brokers, groups, ha_groups, messages, topics
 from twinlog.client import (
@@ -41,18 +41,6 @@ def name_server(
     directory = tmp_path_factory.mktemp(request.param)
     with apache_of(request.param, directory, **TRANSACTIONS) as address:
         yield address
-
-
-class Seen:
-    def __init__(self) -> None:
-        self.messages: list[ReceivedMessage] = []
-
-    @property
-    def bodies(self) -> list[bytes]:
-        return [message.body for message in self.messages]
-
-    async def __call__(self, message: ReceivedMessage) -> None:
-        self.messages.append(message)
 
 
 async def make_topic(name_server: str, topic: str, queues: int = 4) -> None:

@@ -6,10 +6,30 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+from twinlog.admin import Admin, topics
 from twinlog.client import MessageQueue, PullConsumer, ReceivedMessage
 from twinlog.client.errors import TopicNotFoundError
 
 DEADLINE_S = 30.0
+
+
+class Seen:
+    """A handler that remembers."""
+
+    def __init__(self) -> None:
+        self.messages: list[ReceivedMessage] = []
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    async def __call__(self, message: ReceivedMessage) -> None:
+        self.messages.append(message)
+
+
+async def make_topic(name_server: str, topic: str, queues: int = 4) -> None:
+    async with Admin(name_server) as admin:
+        (await topics.create_topic(admin, topic, read_queues=queues)).all_or_raise()
 
 
 async def read_all(name_server: str, topic: str, count: int) -> list[ReceivedMessage]:

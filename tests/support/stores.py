@@ -179,17 +179,17 @@ def expected_index() -> dict[str, Any]:
     return result
 
 
-def _packed(text: str) -> bytes:
+def packed_host(text: str) -> bytes:
     address, _, port = text.rpartition(":")
     return pack_host(address, int(port))
 
 
-def _properties(entry: dict[str, Any]) -> bytes:
-    """A batch member carries WAIT a second time, which no mapping can hold."""
+def stored_properties(entry: dict[str, Any]) -> bytes:
+    """The property bytes: a batch member carries WAIT a second time, which no mapping can hold."""
     data = encode_properties(entry["properties"])
     if entry["propertiesTrailingSeparator"]:
         data += b"\x02"
-    hosts = len(_packed(entry["bornHost"])) + len(_packed(entry["storeHost"]))
+    hosts = len(packed_host(entry["bornHost"])) + len(packed_host(entry["storeHost"]))
     size = 75 + hosts + entry["bodyLength"] + len(entry["topic"].encode()) + len(data)
     if entry["totalSize"] > size:
         own = {name: value for name, value in entry["properties"].items() if name != "CLUSTER"}
@@ -209,7 +209,7 @@ def message_of(entry: dict[str, Any]) -> PutMessage:
         offset = entry["physicalOffset"]
         start = offset // SEGMENT_SIZE * SEGMENT_SIZE
         body = decode_record(apache_file(f"commitlog/{start:020d}"), offset - start).body
-    properties = _properties(entry)
+    properties = stored_properties(entry)
     tags_code, keys = tags_and_keys(properties)
     return PutMessage(
         topic=entry["topic"],
@@ -219,8 +219,8 @@ def message_of(entry: dict[str, Any]) -> PutMessage:
         flag=entry["flag"],
         sys_flag=entry["sysFlag"],
         born_timestamp=entry["bornTimestamp"],
-        born_host=_packed(entry["bornHost"]),
-        store_host=_packed(entry["storeHost"]),
+        born_host=packed_host(entry["bornHost"]),
+        store_host=packed_host(entry["storeHost"]),
         reconsume_times=entry["reconsumeTimes"],
         prepared_transaction_offset=entry["preparedTransactionOffset"],
         tags_code=tags_code,

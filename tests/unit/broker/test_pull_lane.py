@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.captured import open_without_ports
+from support.request_frames import binary_frame, json_frame
 from support.stores import message
 from twinlog.broker.filter.consumer_filter import CompileBudget
 from twinlog.broker.processors import pull
@@ -29,7 +30,6 @@ from twinlog.broker.server import Broker, build_broker
 from twinlog.broker.tables.clients import ClientChannelInfo
 from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting.bodies.subscription import SubscriptionData
-from twinlog.remoting.codec import binary_header
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.config import BrokerConfig
 from twinlog.runtime.disk import PosixDisk
@@ -267,20 +267,11 @@ def ext(**changes: Any) -> dict[str, Any]:
 
 
 def frame(fields: dict[str, Any], body: bytes = b"", **changes: Any) -> bytes:
-    head = {
-        "code": 11, "flag": 0, "language": "JAVA", "opaque": 7, "version": 399,
-        "serializeTypeCurrentRPC": "JSON", "extFields": fields, **changes,
-    }  # fmt: skip
-    text = json.dumps({k: v for k, v in head.items() if v is not ...}, ensure_ascii=False).encode()
-    return struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body
+    return json_frame(changes.pop("code", 11), fields, body, **changes)
 
 
 def binary(fields: dict[str, Any], body: bytes = b"", **changes: Any) -> bytes:
-    head: dict[str, Any] = {"code": 11, "opaque": 7, "flag": 0, "remark": None, **changes}
-    texts = {name: str(value) for name, value in fields.items() if value is not None}
-    text = binary_header(head.pop("code"), **head, ext=texts)
-    size = 4 + len(text) + len(body)
-    return struct.pack(">ii", size, 1 << 24 | len(text)) + text + body
+    return binary_frame(changes.pop("code", 11), fields, body, **changes)
 
 
 _NUMBER = st.sampled_from(

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.captured import open_without_ports
+from support.request_frames import json_frame
 from twinlog.broker.put import send_properties
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.server import Broker, build_broker
@@ -157,12 +158,7 @@ def ext(**changes: Any) -> dict[str, Any]:
 
 
 def frame(fields: dict[str, Any], body: bytes = b"b", **changes: Any) -> bytes:
-    head = {
-        "code": 310, "flag": 0, "language": "JAVA", "opaque": 7, "version": 399,
-        "serializeTypeCurrentRPC": "JSON", "extFields": fields, **changes,
-    }  # fmt: skip
-    text = json.dumps({k: v for k, v in head.items() if v is not ...}, ensure_ascii=False).encode()
-    return struct.pack(">ii", 4 + len(text) + len(body), len(text)) + text + body
+    return json_frame(changes.pop("code", 310), fields, body, **changes)
 
 
 async def compare(monkeypatch: Any, reads: list[bytes], host: str = "127.0.0.1", **values: Any):

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.stores import merged_properties
+from tests.support.stores import packed_host, stored_properties
 
-from twinlog.message.ids import pack_host
 from twinlog.message.model import PutMessage
-from twinlog.message.properties import decode_properties, encode_properties
+from twinlog.message.properties import decode_properties
 from twinlog.message.record import ScanStop, blank_record, decode_record, encode_record, scan
 
 VECTORS = Path(__file__).parents[2] / "vectors"
@@ -42,25 +41,6 @@ def _stored(entry, size):
     return SEGMENTS[segment][start : start + size]
 
 
-def _packed(text):
-    address, _, port = text.rpartition(":")
-    return pack_host(address, int(port))
-
-
-def _properties(entry):
-    """The property bytes: a batch member carries WAIT a second time, which no mapping can hold."""
-    data = encode_properties(entry["properties"])
-    if entry["propertiesTrailingSeparator"]:
-        data += b"\x02"
-    hosts = len(_packed(entry["bornHost"])) + len(_packed(entry["storeHost"]))
-    size = 75 + hosts + entry["bodyLength"] + len(entry["topic"].encode()) + len(data)
-    if entry["totalSize"] > size:
-        own = {name: value for name, value in entry["properties"].items() if name != "CLUSTER"}
-        request = {"CLUSTER": entry["properties"]["CLUSTER"], "WAIT": "true"}
-        data = merged_properties(encode_properties(own), encode_properties(request))
-    return data
-
-
 def test_vectors_are_all_there():
     assert len(MESSAGES) == 568
     assert len(BLANKS) == 8
@@ -77,9 +57,9 @@ def _check_values(record, entry):
     assert record.physical_offset == entry["physicalOffset"]
     assert record.sys_flag == entry["sysFlag"]
     assert record.born_timestamp == entry["bornTimestamp"]
-    assert record.born_host == _packed(entry["bornHost"])
+    assert record.born_host == packed_host(entry["bornHost"])
     assert record.store_timestamp == entry["storeTimestamp"]
-    assert record.store_host == _packed(entry["storeHost"])
+    assert record.store_host == packed_host(entry["storeHost"])
     assert record.reconsume_times == entry["reconsumeTimes"]
     assert record.prepared_transaction_offset == entry["preparedTransactionOffset"]
     assert record.topic == entry["topic"]
@@ -104,13 +84,13 @@ def _message(entry, stored):
         topic=entry["topic"],
         queue_id=entry["queueId"],
         body=body,
-        properties=_properties(entry),
+        properties=stored_properties(entry),
         flag=entry["flag"],
         # The address-family bits follow from the hosts: they are not taken from the caller.
         sys_flag=entry["sysFlag"] ^ 0x30,
         born_timestamp=entry["bornTimestamp"],
-        born_host=_packed(entry["bornHost"]),
-        store_host=_packed(entry["storeHost"]),
+        born_host=packed_host(entry["bornHost"]),
+        store_host=packed_host(entry["storeHost"]),
         reconsume_times=entry["reconsumeTimes"],
         prepared_transaction_offset=entry["preparedTransactionOffset"],
     )
