@@ -149,6 +149,31 @@ async def test_what_is_lost_is_made_again(brokers: Brokers, seed: int, is_clean:
     assert entries_of_queues(second) == entries_of_log(second), done
 
 
+@pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("kind", ["gone", "empty"])
+async def test_the_first_file_of_a_queue_is_made_again(
+    brokers: Brokers, kind: str, is_clean: bool
+) -> None:
+    broker = await start(brokers, "first")
+    await fill(brokers, broker, random.Random(1))
+    await until(lambda: broker.store.dispatched.value == broker.store.commit_log.max_offset)
+    await broker.store.housekeeping.save_round()
+    if is_clean:
+        await brokers.end(broker)
+    first, second = brokers.directory / "first", brokers.directory / "second"
+    shutil.copytree(first, second)
+    files = sorted((second / "consumequeue" / "a" / "1").iterdir())
+    assert len(files) > 1, "else the queue is lost as a whole"
+    if kind == "gone":
+        files[0].unlink()
+    else:
+        files[0].write_bytes(b"")
+    broker = await start(brokers, "second")
+    assert broker.store.min_offset_in_queue("a", 1) == 0
+    await brokers.end(broker)
+    assert entries_of_queues(second) == entries_of_log(second)
+
+
 async def test_a_slave_keeps_its_queue_when_its_master_lost_one(brokers: Brokers) -> None:
     master = await brokers.master(broker_role="ASYNC_MASTER", twinlog_ha_dialect="twin")
     slave = await brokers.slave(master, twinlog_ha_dialect="twin")
@@ -184,3 +209,29 @@ async def test_a_lost_queue_whose_records_are_expired_goes_on_with_its_number(
     broker = await start(brokers, "first")
     answer = await brokers.send(broker, b"next", topic="a", queue_id=0)
     assert (answer.code, answer.ext()["queueOffset"]) == (0, "10")
+
+
+@pytest.mark.parametrize("is_saved_between", [True, False])
+async def test_queues_whose_first_files_are_expired_are_not_made_again(
+    brokers: Brokers, caplog: pytest.LogCaptureFixture, is_saved_between: bool
+) -> None:
+    """Killed after retention, whether the last list was written amid it or behind it."""
+    broker = await start(brokers, "first")
+    store = broker.store
+    for number in range(200):
+        await brokers.send(broker, bytes(500), topic="a", queue_id=number % 2)
+    await until(lambda: store.dispatched.value == store.commit_log.max_offset)
+    await store.housekeeping.save_round()
+    while store.min_offset_in_queue("a", 0) < 3 * FILE_ENTRIES:
+        store.commit_log.remove_first()
+    if is_saved_between:
+        await store.housekeeping.save_round()
+    await store.cleaner.clean()
+    if not is_saved_between:
+        await store.housekeeping.save_round()
+    first, second = brokers.directory / "first", brokers.directory / "second"
+    assert not (first / "consumequeue" / "a" / "0" / ("0" * 20)).exists()
+    shutil.copytree(first, second)
+    broker = await start(brokers, "second")
+    assert "rebuilt" not in caplog.text
+    assert broker.store.min_offset_in_queue("a", 0) >= 3 * FILE_ENTRIES

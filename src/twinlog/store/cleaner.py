@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.disk import Disk, DiskSpace
+from twinlog.store.queue.queue_manifest import UNKNOWN_FLOOR
 from twinlog.store.running_flags import DISK_FULL
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Cleaner:
         self._steady = SteadyWall(clock)
         self._manual_runs = 0
         self._cleaned_to = -1
+        self._followed_to = 0
         self._held_path = ""
         # The first byte that a slave lacks; the broker knows.
         self.needed_from: Callable[[], int] = lambda: 1 << 62
@@ -157,6 +159,12 @@ class Cleaner:
             times.append(self._disk.modified_ms(segments[0].path))
         return sorted(times)[len(times) // 2]
 
+    @property
+    def queues_follow(self) -> int:
+        """Where the log begins, once no queue has a file to lose for that; else unknown."""
+        floor = self._store.commit_log.min_offset
+        return floor if floor == self._followed_to else UNKNOWN_FLOOR
+
     async def _clean_followers(self) -> None:
         """Queues and index files whose records are gone."""
         store = self._store
@@ -167,6 +175,7 @@ class Cleaner:
         for queue in tuple(store.queue_table):
             if queue.remove_expired_files(self._disk, store.queue_table.pool, floor):
                 await self._clock.sleep_ms(store.config.delete_consume_queue_files_interval)
+        self._followed_to = floor
         if store.index is not None:
             store.index.remove_expired(floor)
 

@@ -143,7 +143,9 @@ class Housekeeping:
             self._queue_failed(error)
             return False
         now_ms = self._clock.monotonic_ms()
-        ends = store.queue_manifest.gather(store.queue_table, now_ms, is_stop=is_stop)
+        known = store.queue_manifest.gather(
+            store.queue_table, now_ms, floor=store.cleaner.queues_follow, is_stop=is_stop
+        )
         paths = store.queue_table.take_unsynced()
         index_files = store.index.take_unsynced() if store.index is not None else []
         try:
@@ -164,8 +166,8 @@ class Housekeeping:
         try:
             if self.before_checkpoint is not None:
                 await self.before_checkpoint()
-            if ends is not None:
-                await store.queue_manifest.save(ends, store.queue_table.file_size)
+            if known is not None:
+                await store.queue_manifest.save(known, store.queue_table.file_size)
             save = functools.partial(store.checkpoint.save, point, cut_count=cut_count)
             return await self._disk.run(save)
         except DiskSyncError:

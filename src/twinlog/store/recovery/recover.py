@@ -185,7 +185,9 @@ class Recovery:
         if self._index is not None:
             self._index.remove_all()
         self._log.set_end(0)
-        self._lost = self._manifest.lost(self._queues)  # As `migrate run` has left them.
+        self._lost = self._manifest.lost(
+            self._queues, self._log.min_offset
+        )  # As `migrate run` has left them.
         self._keep_numbers(0)
 
     def _usable_point(self) -> RecoveryPoint | None:
@@ -206,7 +208,7 @@ class Recovery:
         if was_clean and point is not None:
             # Entries that lead behind the end are damaged ones: their queues are short, then.
             self._queues.truncate(point.dispatched)
-        self._lost = self._manifest.lost(self._queues)
+        self._lost = self._manifest.lost(self._queues, self._log.min_offset)
         if not was_clean:
             self._queues.truncate(start)
             self._queues.clear_behind()
@@ -236,8 +238,9 @@ class Recovery:
         for (topic, queue_id), end in self._lost.items():
             queue = self._queues.get(topic, queue_id)
             _LOG.warning(
-                "queue is missing or cut short, rebuilt topic=%s queue=%d entries=%d of %d",
-                topic, queue_id, 0 if queue is None else queue.next_offset, end,
+                "queue is missing or cut short, rebuilt topic=%s queue=%d entries=%d to %d of %d",
+                topic, queue_id, 0 if queue is None else queue.first_offset,
+                0 if queue is None else queue.next_offset, end,
             )  # fmt: skip
             if queue is not None:
                 self._queues.destroy((queue,))
