@@ -1,5 +1,5 @@
 """Hook of mkdocs: pages of the repository's root become pages of the site, the commands describe
-themselves, and the site is checked for requests to other hosts.
+themselves, the search works from the disk, and the site is checked for requests to other hosts.
 
 The README is the front page, so that nothing is written twice.
 """
@@ -22,6 +22,8 @@ FROM_ROOT = {
     "SECURITY.md": "SECURITY.md",
     "CHANGELOG.md": "CHANGELOG.md",
 }
+# mkdocs.yml names it: without it, the plugin for offline use would load one from another host.
+SEARCH = "assets/iframe-worker.js"
 # A folder of the repository, seen on its web page, stands for its first page here.
 FOLDERS = {"decisions/": "decisions/0001-twin-dialect.md"}
 LINK = re.compile(r"(\]\()(?:\./)?(docs/)?([^)#\s]*)")
@@ -47,6 +49,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = as_page((ROOT / source).read_text(encoding="utf-8"))
         files.append(File.generated(config, page, content=text))
     files.append(File.generated(config, "COMMANDS.md", content=command_page()))
+    worker = (ROOT / "tools" / "iframe-worker.js").read_text(encoding="utf-8")
+    files.append(File.generated(config, SEARCH, content=worker))
     return files
 
 
