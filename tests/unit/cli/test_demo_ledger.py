@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from twinlog.cli.demo.circumstances import circumstances
 from twinlog.cli.demo.command import _writable, _write_page
 from twinlog.cli.demo.ledger import Ledger, latency_per_bin, percentile, rate_per_bin
 from twinlog.cli.demo.observe import Observer
-from twinlog.cli.demo.plot import Series, chart, pieces, scale_of
+from twinlog.cli.demo.plot import Mark, Series, chart, pieces, scale_of
 from twinlog.cli.demo.verdict import Findings, Moments, judge
 
 QUEUE = ("broker-a", 0)
@@ -162,3 +163,15 @@ def test_an_archive_that_was_refused_says_why_and_counts_nothing() -> None:
     findings.archive_missing = 2
     reasons = judge(ledger_with(range(3)), Moments(), findings).reasons
     assert "the archive lacks 2 acknowledged messages" in reasons
+
+
+def test_labels_of_two_moments_near_each_other_stand_apart() -> None:
+    """Red: the line of the second moment crosses the label of the first."""
+    marks = [Mark(8.0, "SIGKILL"), Mark(8.4, "takes over"), Mark(18.0, "restart")]
+    drawn = chart([Series("a", [(0.0, 1.0)], 1)], marks, end=30, unit="bytes", label="A")
+    label = r'<text class="mark"[^>]* text-anchor="(\w+)">([^<]*)<'
+    assert re.findall(label, drawn) == [
+        ("end", "SIGKILL"), ("start", "takes over"), ("start", "restart"),
+    ]  # fmt: skip
+    late = chart([], [Mark(29.0, "restart")], end=30, unit="bytes", label="A")
+    assert re.findall(label, late) == [("end", "restart")]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 WIDTH, HEIGHT = 720, 240
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 26
+LABEL_WIDTH = 140  # On a phone, where letters are larger.
 GAP_SECONDS = 3.0  # Points further apart are not joined: nothing was measured between them.
 
 Point = tuple[float, float]
@@ -29,7 +30,6 @@ class Mark:
 
     at: float
     label: str
-    line: int = 1  # Labels of moments that are near each other stand below each other.
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def chart(
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{html.escape(label)}">',
         *_grid(scale, end),
-        *(_mark(mark, end) for mark in marks),
+        *_marks(marks, end),
         *(_line(line, scale, end) for line in series),
         "</svg>",
         '<p class="legend">',
@@ -128,14 +128,22 @@ def _grid(scale: Scale, end: float) -> list[str]:
     return parts
 
 
-def _mark(mark: Mark, end: float) -> str:
-    x = _x(mark.at, end)
-    anchor = "end" if x > WIDTH * 0.75 else "start"
-    shift, y = -4 if anchor == "end" else 4, TOP - 4 + 14 * mark.line
+def _marks(marks: Sequence[Mark], end: float) -> list[str]:
+    """A label stands to the right of its line, unless the next line or the edge is too near."""
+    places = [_x(mark.at, end) for mark in marks]
+    rooms = [limit - x for x, limit in zip(places, [*places, WIDTH][1:], strict=True)]
+    return [
+        _mark(mark.label, x, is_left=room < LABEL_WIDTH)
+        for mark, x, room in zip(marks, places, rooms, strict=True)
+    ]
+
+
+def _mark(label: str, x: float, *, is_left: bool) -> str:
+    anchor, shift = ("end", -4) if is_left else ("start", 4)
     return (
         f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
-        f'<text class="mark" x="{x + shift:.1f}" y="{y}" text-anchor="{anchor}">'
-        f"{html.escape(mark.label)}</text>"
+        f'<text class="mark" x="{x + shift:.1f}" y="{TOP + 10}" text-anchor="{anchor}">'
+        f"{html.escape(label)}</text>"
     )
 
 

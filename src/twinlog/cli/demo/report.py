@@ -69,10 +69,13 @@ def page(
 def _story(verdict: Verdict) -> str:
     if verdict.has_switched:
         return (
-            "Two replicas and a controller, numbered messages, SIGKILL of the master, the slave"
-            " takes over, the old master rejoins."
+            "Two replicas with a controller receive numbered messages. SIGKILL ends the master, the"
+            " slave takes over, and the old master returns as its slave."
         )
-    return "A SYNC_MASTER and its slave, numbered messages, SIGKILL of the master, its return."
+    return (
+        "A SYNC_MASTER and its slave receive numbered messages. SIGKILL ends the master, consumers"
+        " continue at the slave, and the master returns."
+    )
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:
@@ -89,7 +92,7 @@ def _rows(verdict: Verdict) -> list[tuple[str, str, str]]:
     unknown = ", ".join(f"{name} {count:,}" for name, count in verdict.unknown.items()) or "none"
     return [
         ("Acknowledged", f"{verdict.acknowledged:,}",
-         "Sends answered with SEND_OK: stored on the master and on the slave."),
+         "Sends answered with SEND_OK: every replica that was in sync then had the message."),
         ("Consumed", f"{verdict.consumed:,}",
          "Different messages that the consumers saw. Sends of unknown outcome may be among them."),
         ("Lost", f"{verdict.lost:,}", "Acknowledged and never seen by a consumer."),
@@ -102,14 +105,15 @@ def _rows(verdict: Verdict) -> list[tuple[str, str, str]]:
         ("Duplicates", f"{verdict.duplicates:,}",
          "Repeated deliveries; at-least-once allows them after a crash."),
         ("Order violations", f"{verdict.order_violations:,}",
-         "First deliveries that came behind a later one of the same queue."),
+         "Messages that were first delivered after a later message of the same queue."),
         ("Seconds without reads", _seconds(verdict.seconds_without_reads),
-         "The longest pause of the readers while one replica alone was there with messages."),
+         "The longest pause of the consumers while a single replica was running and had messages"
+         " for them."),
         ("Seconds without writes", _seconds(verdict.seconds_without_writes),
          "The longest pause between two SEND_OK."
          + ("" if verdict.has_switched else " With fixed roles no slave becomes master.")),
         ("Seconds to catch up", _seconds(verdict.seconds_to_catch_up),
-         "From the restart of the killed one until both had the same log again."),
+         "From the restart of the killed replica until both had the same log again."),
         ("Sends per second", f"{verdict.rate_before:,.0f} / {verdict.rate_after:,.0f}",
          "Before the kill / after the return."),
         ("p50 of a send, ms", f"{before['p50']:.1f} / {after['p50']:.1f}",
@@ -131,7 +135,7 @@ def _charts(ledger: Ledger, moments: Moments, lag: list[Point]) -> list[str]:
     marks = [Mark(moments.kill, "SIGKILL"), Mark(moments.restart, "restart")]
     why = "Sends stop while there is no master; reads go on from the slave."
     if moments.switched:
-        marks.insert(1, Mark(moments.switched, "takes over", line=2))
+        marks.insert(1, Mark(moments.switched, "takes over"))
         why = "Sends stop until the slave has taken over."
     acknowledged = rate_per_bin(ledger.acknowledged.values(), end, BIN_SECONDS)
     consumed = rate_per_bin(ledger.consumed_at, end, BIN_SECONDS)
@@ -144,7 +148,7 @@ def _charts(ledger: Ledger, moments: Moments, lag: list[Point]) -> list[str]:
               end=end, unit="messages/s", label="Acknowledged and consumed messages per second"),
         "<h2>Slave behind master</h2>",
         "<p class=soft>Bytes of the master's log that the slave does not have. While the slave is"
-        " away they grow with every send; after its restart it catches up.</p>",
+        " away, every send adds to them; after its restart it catches up.</p>",
         chart([Series("bytes behind", behind, 3)], marks, end=end, unit="bytes",
               label="Bytes of the log that the slave lacks"),
         "<h2>Time of an acknowledged send</h2>",
