@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -190,7 +192,7 @@ def compose(*options: str) -> dict[str, Any]:
 
 
 def keys_of(document: dict[str, Any], name: str) -> dict[str, str]:
-    lines = document["configs"][name]["content"].splitlines()
+    lines = document["services"][name]["environment"]["TWINLOG_CONFIGURATION"].splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
@@ -204,6 +206,31 @@ def test_compose_is_yaml_with_a_pair() -> None:
         assert keys_of(data, name)["brokerIP2"] == name
         port = keys_of(data, name)["listenPort"]
         assert data["services"][name]["ports"] == [f"{port}:{port}"]
+
+
+def test_read_only_containers_get_their_configuration_at_their_start(tmp_path: Path) -> None:
+    """Red: compose cannot copy a text among `configs` into a read-only container, and refuses it;
+    podman-compose ignores `configs`."""
+    data = compose("--sync")
+    assert "configs" not in data
+    for name, service in data["services"].items():
+        assert service["read_only"] is True
+        assert "configs" not in service
+        run = tmp_path / name
+        run.mkdir()
+        assert "/run/twinlog:mode=1777" in service["tmpfs"]
+        script = service["entrypoint"][2].replace("/run/twinlog", str(run))
+        shown = script.replace(" -c ", " --printConfigItem -c ")
+        words = [*service["entrypoint"][:2], shown]
+        environment = {**os.environ, **service["environment"]}
+        for _ in ("start", "start again on the same file system"):
+            done = subprocess.run(words, env=environment, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+        file = next(run.rglob("*.conf"))
+        assert file.read_text().split() == [f"{k}={v}" for k, v in keys_of(data, name).items()]
+        # A promotion that is lost with the container must be refused, so nothing can be written.
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o500
+        assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0
 
 
 def test_compose_with_groups_failover_and_several_name_servers(tmp_path: Path) -> None:
@@ -249,6 +276,12 @@ def test_compose_with_groups_failover_and_several_name_servers(tmp_path: Path) -
         ("prometheus", ("--target", "broker-1:70000")),
         ("prometheus", ("--interval", "soon")),
         ("prometheus", ("--interval", "0s")),
+        ("prometheus", ("--interval", "1m90")),
+        ("prometheus", ("--rules", "")),
+        ("alert-rules", ("--for", "soon")),
+        ("alert-rules", ("--for", "")),
+        ("alert-rules", ("--window", "0s")),
+        ("alert-rules", ("--window", "2 minutes")),
         ("systemd", ("-c", "")),
         ("systemd", ("-c", "/etc/twinlog\nUser=root")),
     ],
@@ -259,6 +292,18 @@ def test_a_value_that_makes_the_file_useless_is_refused(
     done = twinlog("generate", kind, *options)
     assert (done.code, done.out) == (2, "")
     assert options[0] in done.err
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "value"),
+    [
+        ("prometheus", "--interval", "1m30s"),
+        ("alert-rules", "--for", "0s"),
+        ("alert-rules", "--window", "1h30m"),
+    ],
+)
+def test_times_may_be_all_that_prometheus_knows(kind: str, option: str, value: str) -> None:
+    assert value in twinlog("generate", kind, option, value).ok().out
 
 
 def test_the_unit_takes_paths_with_any_character(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@
 
 As in containers, each service has its own loopback and its own address, the others are found by
 their names, and what it publishes is reached through the machine's loopback. A service with an
-`entrypoint` or a `hostname` gets them. Its image, user and limits are not imitated. Everything
-lives in namespaces of one process and ends with it; neither root nor a trace on the machine is
-needed.
+`entrypoint`, an `environment` or a `hostname` gets them. As by compose, a text among `configs` is
+refused for a service with a read-only root file system, into which it could not be copied. The
+image, user and limits are not imitated. Everything lives in namespaces of one process and ends with
+it; neither root nor a trace on the machine is needed.
 """
 
 from __future__ import annotations
@@ -133,19 +134,25 @@ class _Machine:
     def _start_service(self, name: str, service: dict[str, Any]) -> None:
         home = self._directory / name
         (home / "run").mkdir(parents=True)
-        for config in service["configs"]:
+        configs = service.get("configs", [])
+        assert not (configs and service.get("read_only")), f"{name}: no place for {configs}"
+        for config in configs:
             text = self._document["configs"][config["source"]]["content"]
             file = home / Path(config["target"]).name
             file.write_text(text.replace(_STATE, str(home)))
-        words = service.get("entrypoint", [str(TWINLOG)]) + service["command"]
+        words = service.get("entrypoint", [str(TWINLOG)]) + service.get("command", [])
         words = [
             word.replace(_SETTINGS, str(home)).replace(_RUN, str(home / "run")) for word in words
         ]
-        path = f"{TWINLOG.parent}:{os.environ['PATH']}"
+        variables = {
+            key: value.replace(_STATE, str(home))
+            for key, value in service.get("environment", {}).items()
+        }
+        variables |= {"HOME": str(home), "PATH": f"{TWINLOG.parent}:{os.environ['PATH']}"}
         with (home / "log").open("wb") as log:
             self._processes[name] = subprocess.Popen(
                 [*self._inside(name), *_named(service.get("hostname")), *words],
-                stdout=log, stderr=log, env={**os.environ, "HOME": str(home), "PATH": path},
+                stdout=log, stderr=log, env=os.environ | variables,
             )  # fmt: skip
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from twinlog.cli.generate.documents import dump
+from twinlog.cli.generate.values import DURATION, TIME
 
 CRITICAL, WARNING = "critical", "warning"
 _PLACE = "{{ $labels.node_id }} ({{ $labels.instance }})"
@@ -118,10 +119,10 @@ def rules(hold: str, window: str) -> dict[str, Any]:
 
 
 @click.command("alert-rules", epilog="Example: twinlog generate alert-rules > twinlog.rules.yml")
-@click.option("--for", "hold", default="15s", show_default=True,
+@click.option("--for", "hold", type=TIME, default="15s", show_default=True,
               help="How long a condition must last before it is an alert.")  # fmt: skip
-@click.option("--window", default="2m", show_default=True,
-              help="Time range for counters; several scrapes long.")  # fmt: skip
+@click.option("--window", type=DURATION, default="2m", show_default=True,
+              help="Time range for counters; it should span several scrapes.")  # fmt: skip
 def alert_rules(hold: str, window: str) -> None:
     """Print alert rules for Prometheus: the ways in which a pair becomes unsafe, and failovers."""
     click.echo(dump([rules(hold, window)]), nl=False)

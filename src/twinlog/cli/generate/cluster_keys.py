@@ -10,6 +10,7 @@ BROKER_PORT = 10911
 HEALTH_PORT = 5557
 STATE = "/var/lib/twinlog"
 CONFIGURATION = "/etc/twinlog"
+RUN = "/run/twinlog"  # In memory: files that a start writes.
 EVERYWHERE = "0.0.0.0"
 
 # Containerfile has it too, for those who start a container by hand.

@@ -3,6 +3,10 @@
 Clients outside reach a broker at `--host` and its published port; replicas and the controller reach
 each other by the names of the services. So `brokerIP1` is the host's address and `brokerIP2` the
 service: a slave asks its master at the address that replication uses.
+
+The root file system is read-only, and compose cannot copy a text among `configs` into it. So a
+server's configuration is a variable, which its start writes to memory. The server cannot change
+the file: what it wrote there, for example a promotion, would be gone at the next start.
 """
 
 from __future__ import annotations
@@ -14,9 +18,9 @@ import click
 
 from twinlog.cli.generate.cluster_keys import (
     BROKER_PORT,
-    CONFIGURATION,
     HEALTH_CHECK,
     NAME_SERVER_PORT,
+    RUN,
     STATE,
     Keys,
     broker_keys,
@@ -29,6 +33,7 @@ from twinlog.cli.generate.documents import dump, properties
 from twinlog.cli.generate.values import HOST, IMAGE, SECRET
 
 BROKER_PORT_STEP = 10
+_VARIABLE = "TWINLOG_CONFIGURATION"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +92,14 @@ def compose(**options: Any) -> None:
 
 def compose_document(plan: Plan) -> dict[str, Any]:
     """The compose file as data."""
-    brokers = replicas(plan)
     services = {
-        name: _service(plan, name, "namesrv", NAME_SERVER_PORT + index)
+        name: _service(plan, name, "namesrv", _name_server_keys(plan, index))
         for index, name in enumerate(plan.name_server_names)
     }
-    services |= {
-        broker.name: _service(plan, broker.name, "broker", broker.port) for broker in brokers
-    }
-    for broker in brokers:
-        services[broker.name]["depends_on"] = plan.name_server_names
-    configs = {
-        name: {"content": properties(_name_server_keys(plan, index))}
-        for index, name in enumerate(plan.name_server_names)
-    }
-    configs |= {
-        broker.name: {"content": properties(_broker_keys(plan, broker))} for broker in brokers
-    }
-    return {
-        "services": services,
-        "configs": configs,
-        "volumes": {f"{name}-state": {} for name in services},
-    }
+    for broker in replicas(plan):
+        service = _service(plan, broker.name, "broker", _broker_keys(plan, broker))
+        services[broker.name] = service | {"depends_on": plan.name_server_names}
+    return {"services": services, "volumes": {f"{name}-state": {} for name in services}}
 
 
 def replicas(plan: Plan) -> list[Replica]:
@@ -122,15 +113,16 @@ def replicas(plan: Plan) -> list[Replica]:
     return found
 
 
-def _service(plan: Plan, name: str, kind: str, port: int) -> dict[str, Any]:
+def _service(plan: Plan, name: str, kind: str, keys: Keys) -> dict[str, Any]:
+    port = keys["listenPort"]
     return {
         "image": plan.image,
-        "command": [kind, "-c", f"{CONFIGURATION}/{kind}.conf"],
+        "entrypoint": ["sh", "-c", _start(kind)],
+        "environment": {_VARIABLE: properties(keys)},
         "ports": [f"{port}:{port}"],
         "volumes": [f"{name}-state:{STATE}"],
-        "configs": [{"source": name, "target": f"{CONFIGURATION}/{kind}.conf"}],
         "read_only": True,
-        "tmpfs": ["/tmp"],
+        "tmpfs": ["/tmp", f"{RUN}:mode=1777"],
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "healthcheck": {
@@ -143,6 +135,16 @@ def _service(plan: Plan, name: str, kind: str, port: int) -> dict[str, Any]:
         "stop_grace_period": "60s",
         "restart": "unless-stopped",
     }
+
+
+def _start(kind: str) -> str:
+    """Without `$`, which compose would take for a variable of its own."""
+    directory = f"{RUN}/etc"
+    file = f"{directory}/{kind}.conf"
+    return (
+        f"umask 077; test -e {file} || {{ mkdir -p {directory} && printenv {_VARIABLE} > {file} &&"
+        f" chmod 0500 {directory}; }} && exec env -u {_VARIABLE} twinlog {kind} -c {file}"
+    )
 
 
 def _name_server_keys(plan: Plan, index: int) -> Keys:

@@ -20,6 +20,7 @@ from twinlog.cli.generate.cluster_keys import (
     EVERYWHERE,
     HEALTH_PORT,
     NAME_SERVER_PORT,
+    RUN,
     STATE,
     Keys,
     broker_keys,
@@ -34,7 +35,6 @@ from twinlog.cli.generate.values import IMAGE, NAMESPACE, SECRET, STORAGE, STORA
 USER = 3000
 _NAME_SERVER = "twinlog-namesrv"
 _SECRET = "twinlog-ha"
-_RUN = "/run/twinlog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +163,9 @@ def _broker_set(plan: Plan, group: str) -> dict[str, Any]:
     own = f"$(hostname).{group}.{plan.namespace}.svc"
     script = (
         f"umask 077 && cat {CONFIGURATION}/broker.conf {CONFIGURATION}/secret.conf"
-        f" > {_RUN}/broker.conf && "
-        f'printf "brokerIP1={own}\\nbrokerIP2={own}\\n" >> {_RUN}/broker.conf && '
-        f"exec twinlog broker -c {_RUN}/broker.conf"
+        f" > {RUN}/broker.conf && "
+        f'printf "brokerIP1={own}\\nbrokerIP2={own}\\n" >> {RUN}/broker.conf && '
+        f"exec twinlog broker -c {RUN}/broker.conf"
     )
     ports = {"broker": BROKER_PORT, "ha": BROKER_PORT + 1, "health": HEALTH_PORT}
     return _stateful_set(plan, group, plan.replicas, ["sh", "-c", script], ports, plan.storage)
@@ -241,7 +241,7 @@ def _container(plan: Plan, command: list[str], ports: dict[str, int]) -> dict[st
         "volumeMounts": [
             {"name": "state", "mountPath": STATE},
             {"name": "configuration", "mountPath": CONFIGURATION, "readOnly": True},
-            {"name": "run", "mountPath": _RUN},
+            {"name": "run", "mountPath": RUN},
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }

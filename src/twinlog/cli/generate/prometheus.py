@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from twinlog.cli.generate.documents import dump
-from twinlog.cli.generate.values import DURATION, TARGET
+from twinlog.cli.generate.values import DURATION, PATH, TARGET
 from twinlog.cli.local import default_directory
 
 DEFAULT_TARGET = "127.0.0.1:5557"
@@ -42,8 +42,8 @@ def local_targets(directory: Path) -> list[str]:
               help="Without --target: the cluster of `twinlog up` in this directory.")  # fmt: skip
 @click.option("--interval", type=DURATION, default="15s", show_default=True,
               help="Time between two scrapes.")  # fmt: skip
-@click.option("--rules", "rule_files", multiple=True, default=RULE_FILES, show_default=True,
-              help="Rule files, next to the configuration.")  # fmt: skip
+@click.option("--rules", "rule_files", multiple=True, type=PATH, default=RULE_FILES,
+              show_default=True, help="Rule files, next to the configuration.")  # fmt: skip
 def prometheus(
     targets: tuple[str, ...], directory: Path, interval: str, rule_files: tuple[str, ...]
 ) -> None:

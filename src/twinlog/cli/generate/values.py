@@ -19,7 +19,9 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _QUANTITY = re.compile(r"0*[1-9][0-9]*(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}|[0-9]{1,10}")
-_DURATION = re.compile(r"0*[1-9][0-9]*(ms|[smhdwy])")
+# Every unit once, the larger ones first: 1h30m.
+_UNITS = ("y", "w", "d", "h", "m", "s", "ms")
+_TIME = re.compile(r"(?=.)" + "".join(f"([0-9]+{unit})?" for unit in _UNITS))
 # No character that a properties file or a compose file reads as something else.
 _SECRET = re.compile(r"[A-Za-z0-9._~+/=-]{8,}")
 
@@ -79,6 +81,11 @@ class _Directory(_Path):
         return super().is_right(value) and Path(value).absolute() != Path("/")
 
 
+class _Duration(Checked):
+    def is_right(self, value: str) -> bool:
+        return _TIME.fullmatch(value) is not None and any(digit in value for digit in "123456789")
+
+
 class _Target(Checked):
     def is_right(self, value: str) -> bool:
         return is_host_and_port(value) and is_host(value.rpartition(":")[0].strip("[]"))
@@ -95,7 +102,8 @@ USER = _Pattern("USER", "the name or the number of a user", _USER)
 PATH = _Path("PATH", "a path that fits into one line")
 DIRECTORY = _Directory("DIRECTORY", "a directory below / with a name that fits into one line")
 TARGET = _Target("HOST:PORT", "the address of an HTTP port, for example broker-1:5557")
-DURATION = _Pattern("TIME", "a time that Prometheus knows, for example 15s or 1m", _DURATION)
+TIME = _Pattern("TIME", "a time that Prometheus knows, for example 15s or 1m30s", _TIME)
+DURATION = _Duration("TIME", "a time above 0 that Prometheus knows, for example 15s or 1m30s")
 SECRET = _Pattern(
     "TEXT", "a secret: at least eight letters, digits or characters of ._~+/=-", _SECRET
 )
