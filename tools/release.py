@@ -10,6 +10,7 @@ import argparse
 import datetime
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -33,7 +34,7 @@ class ReleaseError(Exception):
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+    if not re.fullmatch(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}", version):
         raise ReleaseError(f"VERSION must be three numbers, as in 0.2.0, not {version!r}")
     return tuple(int(part) for part in version.split("."))
 
@@ -60,8 +61,10 @@ def with_section(text: str, version: str, day: datetime.date) -> str:
 
 def changed() -> set[Path]:
     done = subprocess.run(
-        ["git", "status", "--porcelain"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "status", "--porcelain"], cwd=ROOT, check=False, capture_output=True, text=True
     )
+    if done.returncode != 0:
+        raise ReleaseError(f"git cannot say what has changed: {done.stderr.strip()}")
     return {ROOT / line[3:] for line in done.stdout.splitlines()}
 
 
@@ -73,7 +76,16 @@ def is_cut(version: str) -> bool:
     return found is not None and found.group(1) == version and is_there
 
 
+def check_address(url: str) -> None:
+    """Before anything is changed, not at the end, when the packages are built."""
+    try:
+        runpy.run_path(str(ROOT / "tools" / "metadata_hook.py"))["project_urls"](url)
+    except ValueError as error:
+        raise ReleaseError(str(error)) from error
+
+
 def cut(version: str) -> None:
+    check_address(os.environ.get("TWINLOG_PROJECT_URL", ""))
     there = changed()
     if there == {VERSION_FILE, CHANGELOG} and is_cut(version):
         return

@@ -46,7 +46,10 @@ def test_the_version_is_in_one_place_and_does_not_go_back() -> None:
     text = TOOL["VERSION_FILE"].read_text(encoding="utf-8")
     assert TOOL["with_version"](text, __version__) == text
     assert '__version__ = "99.0.0"' in TOOL["with_version"](text, "99.0.0")
-    for wrong, reason in (("0.0.1", "below"), ("", "three numbers"), ("1.0", "three numbers")):
+    for wrong, reason in (
+        ("0.0.1", "below"), ("", "three numbers"), ("1.0", "three numbers"),
+        ("9.01.0", "three numbers"), ("9.٢.0", "three numbers"),
+    ):  # fmt: skip
         with pytest.raises(ReleaseError, match=reason):
             TOOL["with_version"](text, wrong)
 
@@ -84,15 +87,22 @@ def test_a_release_whose_checks_failed_may_be_tried_again(tmp_path: Path) -> Non
             [str(word) for word in words], cwd=tmp_path, capture_output=True, text=True, check=False
         )
 
-    for name in ("tools/release.py", "src/twinlog/__init__.py", "CHANGELOG.md"):
+    tools = ("tools/release.py", "tools/metadata_hook.py")
+    for name in (*tools, "src/twinlog/__init__.py", "CHANGELOG.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     log = tmp_path / "CHANGELOG.md"
     log.write_text(OPEN)
+    cut = (sys.executable, "tools/release.py", "99.0.0")
+    without_git = run(*cut)
+    assert (without_git.returncode, "git" in without_git.stderr) == (1, True)
+    assert "Traceback" not in without_git.stderr
     who = ("-c", "user.name=a", "-c", "user.email=a@b")
     assert [run("git", *words).returncode for words in (("init", "-q"), ("add", "."),
             (*who, "commit", "-qm", "x"))] == [0, 0, 0]  # fmt: skip
-    cut = (sys.executable, "tools/release.py", "99.0.0")
+    nowhere = run("env", "TWINLOG_PROJECT_URL=example.org", *cut)
+    assert (nowhere.returncode, "https://" in nowhere.stderr) == (1, True)
+    assert "## 99.0.0" not in log.read_text()
     assert [run(*cut).returncode for _ in range(2)] == [0, 0]
     assert log.read_text().count("## 99.0.0") == 1
     (tmp_path / "other").touch()
