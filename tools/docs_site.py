@@ -27,6 +27,8 @@ SEARCH = "assets/iframe-worker.js"
 # A folder of the repository, seen on its web page, stands for its first page here.
 FOLDERS = {"decisions/": "decisions/0001-twin-dialect.md"}
 LINK = re.compile(r"(\]\()(?:\./)?(docs/)?([^)#\s]*)")
+# A cell of a table, whose bars are escaped, as web pages of repositories want it also in code.
+CELL = re.compile(r"<t[dh]\b.*?</t[dh]>", re.DOTALL)
 # What a browser loads without being asked: not a link that somebody clicks.
 LOADED = re.compile(
     r"<(?:script|img|iframe|source|video|audio|embed)\b[^>]*?\ssrc=[\"']?((?:https?:)?//[^\"'\s>]+)"
@@ -52,6 +54,11 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     worker = (ROOT / "tools" / "iframe-worker.js").read_text(encoding="utf-8")
     files.append(File.generated(config, SEARCH, content=worker))
     return files
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Here the bars of a cell's code would keep their backslashes."""
+    return CELL.sub(lambda match: match[0].replace(r"\|", "|"), html)
 
 
 def loaded_from_elsewhere(text: str) -> list[str]:
