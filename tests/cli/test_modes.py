@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,3 +137,19 @@ def test_purge_removes_what_a_larger_cluster_has_left(tmp_path: Path) -> None:
     finally:
         process("down", "--purge", *where)
     assert not directory.exists()
+
+
+def test_the_hint_can_be_typed_and_foreign_files_stay(tmp_path: Path) -> None:
+    """Red: the name of the directory is not quoted, and is said to be removed when it is not."""
+    directory = tmp_path / "my $cluster"
+    directory.mkdir()
+    (directory / "notes.txt").touch()
+    started = process("up", *ONE_BROKER, "--dir", directory).ok()
+    try:
+        (hint,) = [line for line in started.out.splitlines() if line.startswith("stop with")]
+        words = shlex.split(hint.removeprefix("stop with").partition("   (")[0])
+        stopped = process(*words[1:], "--purge").ok()
+    finally:
+        process("down", "--purge", "--dir", directory)
+    assert [path.name for path in directory.iterdir()] == ["notes.txt"]
+    assert f"{directory} stays" in stopped.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -277,7 +278,8 @@ def down(purge: bool, directory: Path) -> None:
         click.echo(f"twinlog: had to be killed: {', '.join(killed)}", err=True)
     if purge:
         _purge(cluster)
-        click.echo(f"removed {directory}")
+        rest = directory.exists()
+        click.echo(f"{directory} stays: it has other files" if rest else f"removed {directory}")
     if killed:
         sys.exit(EXIT_UNHEALTHY)
 
@@ -371,8 +373,8 @@ def _node_row(node: Node) -> dict[str, Any]:
 
 
 def _where(directory: Path) -> str:
-    """What a command about this cluster needs besides."""
-    return "" if directory == default_directory() else f" --dir {directory}"
+    """The option that a command about this cluster needs."""
+    return "" if directory == default_directory() else f" --dir {shlex.quote(str(directory))}"
 
 
 def _print_hints(cluster: LocalCluster, directory: Path) -> None:
