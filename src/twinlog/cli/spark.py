@@ -205,7 +205,12 @@ def fail(condition: str, message: str, code: int) -> Any:
     type=click.Choice(["parquet", "delta", "iceberg"]),
     help="Form of the archive.",
 )
-@click.option("--catalog", multiple=True, metavar="KEY=VALUE", help="Iceberg catalog; `table` too.")
+@click.option(
+    "--catalog",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting of the Iceberg catalog; `table` names the table.",
+)
 @click.option("--checkpoint", help="Directory that stores the progress; by default in --out.")
 @click.option(
     "--once/--continuous", default=True, help="Stop when everything is archived, or go on."
@@ -258,7 +263,7 @@ def audit_command(
 
 @click.command("verify")
 @click.argument("store")
-@click.option("--rebuild", is_flag=True, help="Write the consume queues again (stopped broker).")
+@click.option("--rebuild", is_flag=True, help="Rebuild the consume queues; stop the broker first.")
 @with_session_options
 def verify_command(store: str, rebuild: bool, master: str, quiet: bool) -> None:
     """Check the records, queues and checksums of STORE."""

@@ -128,7 +128,12 @@ def mirror_command(
     "--grace-seconds", default=3600.0, show_default=True, help="Keep replaced files for this time."
 )
 @click.option("--expire-days", type=float, help="Remove rows that are older than this.")
-@click.option("--catalog", multiple=True, metavar="KEY=VALUE", help="Iceberg catalog; `table` too.")
+@click.option(
+    "--catalog",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Setting of the Iceberg catalog; `table` names the table.",
+)
 @click.option("--quiet", is_flag=True, help="Print no progress.")
 def compact_command(
     archive: str, target_bytes: int, grace_seconds: float, expire_days: float | None,

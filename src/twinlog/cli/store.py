@@ -54,7 +54,7 @@ def verify(session: Session, place: str, deep: bool, online: bool, commit_log: s
 
 @store.command("give-up", epilog="Example: twinlog store give-up /var/lib/twinlog/store --yes")
 @click.argument("root", metavar="PATH", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--yes", is_flag=True, help="Really do it; else the places are only listed.")
+@click.option("--yes", is_flag=True, help="Give them up; without this option they are listed only.")
 @click.option("--commit-log", type=click.Path(exists=True, file_okay=False),
               help="Directory of the log, if it is not below PATH.")  # fmt: skip
 @once_options

@@ -297,7 +297,7 @@ def check_body(body: object, size_max: int) -> bytes:
             raise InvalidMessageError(f"body must be bytes, not {type(body).__name__}{hint}")
         body = bytes(body)
     if not body:
-        raise InvalidMessageError("body is empty: a message of RocketMQ needs at least one byte")
+        raise InvalidMessageError("body is empty: a message needs at least one byte")
     if len(body) > size_max:
         raise InvalidMessageError(f"body has {len(body)} bytes; at most {size_max} are allowed")
     return body

@@ -128,7 +128,7 @@ def _template_printer(template: str) -> Callable[..., None]:
 
 _SHARED = [
     click.argument("topic"),
-    click.option("--tag", "expression", default="*", help="'a || b': only these tags."),
+    click.option("--tag", "expression", default="*", help="Only these tags: 'a || b'."),
     click.option("--sql", help="Only messages that meet this SQL92 condition."),
     click.option("--queue", metavar="BROKER/QUEUE", help="Only one queue."),
     click.option("-f", "--format", "template", help="E.g. '{time} {queue} {offset} {body}'."),

@@ -72,7 +72,7 @@ def reset(
 @_execution
 @once_options
 def skip(session: Session, name: str, topic: str, execute: bool, live: bool) -> int:
-    """Move a group to the end of a topic; it skips the messages that wait."""
+    """Move a group to the end of a topic, past the messages that it has not consumed."""
     wish = _Wish(name, topic, ("end", None), None, None, execute, live)
     return show(session, call(session, lambda admin: _reset(admin, wish)))
 

@@ -65,7 +65,7 @@ async def find(admin: Admin, message_id: str, topic: str | None) -> ReceivedMess
 
 @message.command(epilog="Example: twinlog message get 7F00000100002A9F0000000000000000")
 @click.argument("message_id")
-@click.option("--topic", help="Needed for the id of a receipt; not for an offset message id.")
+@click.option("--topic", help="The topic; needed unless MESSAGE_ID is an offset message id.")
 @cluster_options
 def get(session: Session, message_id: str, topic: str | None) -> int:
     """Print one message, found by its id, with its properties and body."""
@@ -95,10 +95,10 @@ async def _get(admin: Admin, message_id: str, topic: str | None, output: str) ->
 @click.argument("topic")
 @click.option("--key", help="Messages with this key.")
 @click.option("--id", "message_id", help="The message with this id.")
-@click.option("--queue", metavar="BROKER/QUEUE", help="With --offset.")
+@click.option("--queue", metavar="BROKER/QUEUE", help="The queue for --offset.")
 @click.option("--offset", type=click.IntRange(min=0), help="The message at this offset of --queue.")
 @click.option("--since", metavar="TIME", help="10m (ago), a date, milliseconds.")
-@click.option("--until", metavar="TIME", help="As --since; now unless given.")
+@click.option("--until", metavar="TIME", help="In the form of --since; by default now.")
 @click.option("--limit", default=64, show_default=True, type=click.IntRange(min=1),
               help="Print at most this many messages.")  # fmt: skip
 @cluster_options
@@ -161,7 +161,7 @@ async def _by_time(
 
 @message.command(epilog="Example: twinlog message track 7F00...01 --topic orders")
 @click.argument("message_id")
-@click.option("--topic", help="Needed for the id of a receipt; not for an offset message id.")
+@click.option("--topic", help="The topic; needed unless MESSAGE_ID is an offset message id.")
 @cluster_report
 async def track(admin: Admin, message_id: str, topic: str | None) -> Report:
     """Show what each group did with a message."""
@@ -178,7 +178,7 @@ async def track(admin: Admin, message_id: str, topic: str | None) -> Report:
 
 @message.command(epilog="Example: twinlog message resend 7F00...01 --topic orders --yes")
 @click.argument("message_id")
-@click.option("--topic", help="Needed for the id of a receipt; not for an offset message id.")
+@click.option("--topic", help="The topic; needed unless MESSAGE_ID is an offset message id.")
 @click.option("--to", "target", help="Topic to send to; otherwise the message's own.")
 @click.option("--group", help="Deliver it only to this group, to a connected member.")
 @click.option("--client-id", help="With --group: the member to deliver it to.")

@@ -35,8 +35,8 @@ _SAMPLES = 20
 
 def broker_options(command: Command) -> Command:
     command = click.option("--to", "wanted", metavar="ID|ADDRESS",
-                           help="The replica that takes over; the one of the other make unless "
-                           "given.")(command)  # fmt: skip
+                           help="The replica that takes over; by default a twinlog replica of an "
+                           "Apache master, or the reverse.")(command)  # fmt: skip
     return click.option("--broker", metavar="NAME", help="Only this group of brokers.")(command)
 
 
@@ -50,8 +50,9 @@ def target_option(command: Command) -> Command:
 def migrate() -> None:
     """Move brokers from Apache RocketMQ to twinlog, or back, while clients run.
 
-    A replica of the other make joins each group and copies log and tables at the same offsets; then
-    it takes the master's place, and the name servers direct clients to it. Rehearse the move first.
+    A twinlog replica joins each Apache group, or the reverse, and copies log and tables at the same
+    offsets. Then it takes the master's place, and the name servers direct clients to it. Rehearse
+    the move first.
 
     With --target everything is moved to another cluster, with brokers and name servers of its own:
     messages are copied, and offsets translated.
@@ -154,7 +155,7 @@ async def _moves(admin: Admin, broker: str | None, wanted: str | None) -> list[M
 @click.option("--rules", type=click.Path(exists=True, dir_okay=False, path_type=Path),
               help="With --target: plain_acl.yml of a twinlog cluster.")  # fmt: skip
 @click.option("--port", default=10911, show_default=True,
-              help="listenPort of the first replica; each next one 10 above.")  # fmt: skip
+              help="listenPort of the first replica; each further one is 10 higher.")  # fmt: skip
 @click.option("--start", metavar="TEXT",
               help="Starts one replica; {name}, {id}, {conf} are filled in.")  # fmt: skip
 @click.option("--seed", type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -345,7 +346,7 @@ _CHECK_COLUMNS = [
 
 
 @migrate.command(epilog="Example: twinlog migrate verify --deep")
-@click.option("--deep", is_flag=True, help="Every message, not only some of each queue.")
+@click.option("--deep", is_flag=True, help="Compare every message, not only some of each queue.")
 @broker_options
 @target_option
 @once_options
@@ -416,7 +417,7 @@ _STEP_COLUMNS = [Column("broker"), Column("step"), Column("seconds", is_right=Tr
               help="With --target: restarts a new broker with {namesrv} added to namesrvAddr in its"
               " file.")  # fmt: skip
 @click.option("--settle", default="6s", show_default=True, metavar="TIME",
-              help="With --target: how long no consumer commits before offsets are translated."
+              help="With --target: how long consumers must be quiet before offsets are translated."
               )  # fmt: skip
 @click.option("--leave-waiting", is_flag=True,
               help="With --target: leave delayed messages and open transactions behind."
@@ -441,8 +442,8 @@ def cutover(
 ) -> int:
     """Make the replicas the masters, one group after the other.
 
-    The old master takes no more sends, its replica gets the rest of the log, the old one is stopped
-    and the replica promoted. Until the old master is stopped every failure opens it again.
+    The old master refuses sends, its replica copies the rest of the log, the old master is stopped,
+    and the replica is promoted. If a step before the stop fails, the old master serves sends again.
     """
     if target is not None:
         return migrate_cluster.cutover(

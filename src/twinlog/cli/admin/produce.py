@@ -45,11 +45,16 @@ _COLUMNS = [
 @click.option(
     "--json", "is_json", is_flag=True, help="Each line is an object as `consume --json` prints it."
 )
-@click.option("--tag", help="One tag.")
-@click.option("--key", "keys", multiple=True, help="May be given several times.")
+@click.option("--tag", help="Tag of the messages.")
+@click.option("--key", "keys", multiple=True, help="Key of the messages; repeatable.")
 @click.option("-p", "--property", "properties", multiple=True, metavar="NAME=VALUE",
               help="A property of the messages. Repeatable.")  # fmt: skip
-@click.option("--delay-level", type=click.IntRange(0, 18), default=0, help="1s 5s 10s 30s 1m ...")
+@click.option(
+    "--delay-level",
+    type=click.IntRange(0, 18),
+    default=0,
+    help="Deliver later: 1 is 1s, 2 is 5s, 3 is 10s, 4 is 30s, 5 is 1m, ...",
+)
 @click.option("--sharding-key", help="Messages with the same sharding key stay in order.")
 @click.option("--queue", metavar="BROKER/QUEUE", help="Send to exactly this queue.")
 @click.option("--create", is_flag=True, help="Let the broker create the topic if it is missing.")

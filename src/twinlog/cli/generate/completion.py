@@ -18,8 +18,8 @@ _WHERE = {
 def completion(shell: str) -> None:
     """Print a script that completes commands, options and names in a shell.
 
-    The names of topics, groups, brokers and clusters come from the cluster of the command line,
-    for one second at most; contexts come from their file.
+    Names of topics, groups, brokers and clusters come from the cluster of the command line, which
+    has one second to answer. Names of contexts come from their file.
     """
     from click.shell_completion import BashComplete, get_completion_class
 

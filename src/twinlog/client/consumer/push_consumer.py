@@ -476,7 +476,7 @@ class PushConsumer(Positions, Lifetime):
         """Run the handler. Returns what it raised, None when it is done."""
         handling = self._handlers.get(messages[0].topic)
         if handling is None:
-            return UsageError(f"no handler for topic {messages[0].topic!r}")
+            return UsageError(f"there is no handler for topic {messages[0].topic!r}")
         hooks = self._hooks
         contexts = []
         if hooks is not None:
@@ -502,16 +502,16 @@ class PushConsumer(Positions, Lifetime):
     def _why_cancelled(self, worker: _Worker) -> Exception | None:
         """What a cancellation within a handler means; None when it is the worker's own end."""
         if worker.take_timeout():
-            return TimeoutError(f"handler did not end within {self._consume_timeout_ms} ms")
+            return TimeoutError(f"the handler did not finish within {self._consume_timeout_ms} ms")
         if worker.is_cancelled:
             return None
-        return RuntimeError("the handler was cancelled by what it waited for")
+        return RuntimeError("the handler was cancelled by a task that it awaited")
 
     async def _call_now(self, message: ReceivedMessage) -> BaseException | None:
         """Handle a message that an administrator sent us, outside of its queue."""
         handling = self._handlers.get(message.topic)
         if handling is None:
-            return UsageError(f"no handler for topic {message.topic!r}")
+            return UsageError(f"there is no handler for topic {message.topic!r}")
         try:
             await handling.call([message])
         except Exception as error:

@@ -40,7 +40,7 @@ def parse_subscription(
     tags = split_tags(text)
     if not tags:
         raise InvalidSubscriptionError(
-            f"the expression {expression!r} for topic {topic!r} names no tag: '*' means all"
+            f"the expression {expression!r} for topic {topic!r} names no tag: write '*' for all"
         )
     return SubscriptionData(topic, text, tags=tags, sub_version=version)
 

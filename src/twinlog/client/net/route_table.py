@@ -203,8 +203,8 @@ class RouteTable:
             # Topics are registered by masters: a name server that started after one was lost has
             # never heard of its topics.
             raise NoWritableQueueError(
-                f"topic {topic!r} is not known, and no master of {', '.join(sorted(lost))} is "
-                "registered, which may have it: try again when there is one"
+                f"topic {topic!r} is not known, but {', '.join(sorted(lost))} may have it and has "
+                "no master at the moment: try again when there is one"
             )
         hint = "autoCreateTopicEnable=false" if create else "nobody has sent to it yet"
         raise TopicNotFoundError(f"topic {topic!r} does not exist ({hint}): create it first")

@@ -150,7 +150,7 @@ def read_receipts(
         offset_ids = ext["msgId"].split(",")
     except (KeyError, ValueError) as error:
         # The code alone says that the master has it.
-        unreadable = UnreadableAnswerError(f"{address}: send answer without {error}")
+        unreadable = UnreadableAnswerError(f"{address}: the answer to a send lacks {error}")
         raise with_outcome(unreadable, SendOutcome.STORED) from error
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)

@@ -382,7 +382,7 @@ class Sender:
 
 def _too_late(request: SendRequest) -> ClientError:
     return NoWritableQueueError(
-        f"the message to topic {request.topic!r} could not be sent before its time was up"
+        f"the message to topic {request.topic!r} could not be sent within its timeout"
     )
 
 
