@@ -116,9 +116,19 @@ def test_every_block_is_run_by_a_test(page: Path) -> None:
     typed = re.compile(r"^(\$ |twinlog |mqadmin |make [a-z]+$|curl |python )", re.MULTILINE)
     shown = [b.text for b in blocks_of(page) if b.language == "" and typed.search(b.text)]
     assert shown == [] or page.name == "CONTRIBUTING.md"  # It lists what each target does.
+    assert HIDDEN.findall(page.read_text(encoding="utf-8")) == []
+
+
+# Blocks in a form that the rules do not know: indented ones, and those between tildes.
+HIDDEN = re.compile(
+    r"^(?:[ \t]{4,}(?:\$ |twinlog |mqadmin |make [a-z]+$|curl |python ).*|[ \t]+```.*|[ \t]*~~~.*)",
+    re.MULTILINE,
+)
 
 
 def test_a_block_that_nothing_runs_is_seen() -> None:
+    hidden = "    twinlog ps\n  ```console\n~~~\n"
+    assert HIDDEN.findall(hidden) == hidden.splitlines()
     new = Block("docs/STORE.md", "Files", "console", "$ twinlog store verify DIR\n")
     assert not_run(new) == "no test runs it (support/doc_blocks.py)"
     assert not_run(new._replace(page="docs/OPERATIONS.md")) == ""
