@@ -264,6 +264,7 @@ def test_compose_with_groups_failover_and_several_name_servers(tmp_path: Path) -
         ("kubernetes", ("--storage", "20 gigabytes")),
         ("kubernetes", ("--storage", "20GB")),
         ("kubernetes", ("--storage", "0")),
+        ("kubernetes", ("--storage", "0.0Gi")),
         ("kubernetes", ("--storage-class", "Very Fast")),
         ("kubernetes", ("--image", "two words")),
         ("systemd", ("--user", "two words")),
@@ -300,9 +301,12 @@ def test_a_value_that_makes_the_file_useless_is_refused(
         ("prometheus", "--interval", "1m30s"),
         ("alert-rules", "--for", "0s"),
         ("alert-rules", "--window", "1h30m"),
+        ("kubernetes", "--storage", "0.5Ti"),
     ],
 )
-def test_times_may_be_all_that_prometheus_knows(kind: str, option: str, value: str) -> None:
+def test_values_may_be_all_that_the_reader_of_the_file_knows(
+    kind: str, option: str, value: str
+) -> None:
     assert value in twinlog("generate", kind, option, value).ok().out
 
 

@@ -16,7 +16,7 @@ else:  # Older versions of click have no parameter there.
     _Type = click.ParamType
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-_QUANTITY = re.compile(r"0*[1-9][0-9]*(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
+_QUANTITY = re.compile(r"(?=.*[1-9])[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,30}|[0-9]{1,10}")
 # Every unit once, the larger ones first: 1h30m.
