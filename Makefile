@@ -118,7 +118,8 @@ spark-chaos: setup
 		TWINLOG_SPARK_RESULTS=$(or $(RESULTS),tools/spark_chaos.jsonl) \
 		$(BIN)/python -m pytest tests/spark/test_chaos.py -m chaos -s $(if $(ONLY),-k $(ONLY)) $(ARGS)
 
-# The console in Debian's chromium, on a pair under load. Screenshots go to .cache/browser/screenshots.
+# In Debian's chromium: the console on a pair under load, and the search of the documentation site.
+# Screenshots go to .cache/browser/screenshots.
 browser: setup
 	VENV="$(VENV)" bash tools/browser.sh
 	$(BIN)/python -m pytest tests/browser -m browser -s $(ARGS)
