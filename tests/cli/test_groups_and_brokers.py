@@ -16,6 +16,7 @@ import pytest
 
 from support.command_line import LocalTwins, Result, process
 from support.processes import wait_until
+from twinlog.runtime.compiled import code_tier
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +178,13 @@ def test_brokers_and_their_settings(cluster: LocalTwins) -> None:
     assert "did you mean 'fileReservedTime'?" in wrong.err
     runtime = cluster.twinlog("broker", "show", "broker-a:0", "-o", "json").ok().json
     assert "commitLogMaxOffset" in [row["key"] for row in runtime]
+
+
+def test_a_broker_says_whether_its_code_is_compiled(cluster: LocalTwins) -> None:
+    runtime = cluster.twinlog("broker", "show", "broker-a:0", "-o", "json").ok().json
+    assert {row["value"] for row in runtime if row["key"] == "twinlogCode"} == {code_tier()}
+    log = process("logs", "broker-a-0", "--lines", 1_000_000, "--dir", cluster.directory).ok().out
+    assert f" code={code_tier()}\n" in log
 
 
 def test_drain_and_undrain(cluster: LocalTwins) -> None:
