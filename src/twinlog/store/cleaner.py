@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.disk import Disk, DiskSpace
+from twinlog.runtime.watermark import Watermark
 from twinlog.store.queue.queue_manifest import UNKNOWN_FLOOR
 from twinlog.store.running_flags import DISK_FULL
 
@@ -42,6 +43,8 @@ class Cleaner:
         self._held_path = ""
         # The first byte that a slave lacks; the broker knows.
         self.needed_from: Callable[[], int] = lambda: 1 << 62
+        # Of a controlled group: what is behind it may have to be cut off again.
+        self.confirmed: Watermark | None = None
 
     async def run(self) -> None:
         """Until cancelled: the disk is looked at after 1 s, then at each interval."""
@@ -112,6 +115,10 @@ class Cleaner:
                 break
             if log.segments.segments[0].end > store.dispatched.value:
                 break  # Its records have no entries yet.
+            if self.confirmed and log.segments.segments[0].end > self.confirmed.value:
+                # A replica that lacks the rest may be elected. This log, which is cut to the end of
+                # that one then, would have nothing in common with it.
+                break
             if log.segments.segments[0].end >= log.flushed.value:
                 # Nothing behind it is safe yet: a power cut would leave no log at all, and the
                 # next record would get an offset that was given before.

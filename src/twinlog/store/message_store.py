@@ -481,6 +481,7 @@ class MessageStore:
     def set_dispatch_limit(self, limit: Watermark | None) -> None:
         """Make messages visible only up to `limit` (confirmed); None: at once."""
         self.dispatcher.shows_at_once = limit is None
+        self.cleaner.confirmed = limit
         self._visibility.follow(limit)
 
     def hide_unconfirmed(self) -> None:

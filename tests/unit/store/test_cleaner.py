@@ -7,6 +7,7 @@ import pytest
 from tests.support.stores import ManualClock, message, running_store, small_config
 
 from twinlog.message.layout import ENTRY_SIZE, STORE_TIMESTAMP_AT
+from twinlog.runtime.watermark import Watermark
 from twinlog.store.index.index_service import IndexService
 from twinlog.store.status import GetMessageStatus
 from twinlog.testing.simdisk import SimDisk
@@ -102,6 +103,29 @@ async def test_full_disk_keeps_young_files_when_told():
         assert not store.is_writeable
         disk.quota *= 100
         await store.cleaner.clean()
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["expired", "full disk"])
+async def test_what_a_controlled_group_has_not_confirmed_stays(is_full):
+    """Another replica may be elected that lacks it: this log must be able to be cut to there."""
+    clock = ManualClock(NOON_MS)
+    disk = SimDisk()
+    async with _store(clock, disk, file_reserved_time=0) as store:
+        await _fill(store, clock, 500, 1000)
+        assert store.dispatched.value == store.commit_log.max_offset
+        second = store.commit_log.segments.segments[1]
+        confirmed = Watermark("confirmed", second.end - 1)
+        store.set_dispatch_limit(confirmed)
+        if is_full:
+            disk.quota = int(disk.space("/store").used / 0.95)
+        store.cleaner.execute_delete_files_manually()
+        while await store.cleaner.clean():
+            pass
+        assert store.commit_log.min_offset == second.start
+        disk.quota = 1 << 40
+        confirmed.advance(second.end)
+        store.cleaner.execute_delete_files_manually()
+        assert await store.cleaner.clean() == 1
 
 
 @pytest.mark.parametrize("topic", ["T", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"])
