@@ -133,26 +133,26 @@ NO_MESSAGES = [
 
 
 def test_what_cannot_be_sent_is_exit_code_2(cluster: LocalTwins) -> None:
-    cluster.twinlog("topic", "create", "evil").ok()
+    cluster.twinlog("topic", "create", "unsent").ok()
     for line in NO_MESSAGES:
-        found = cluster.twinlog("topic", "produce", "evil", "--json", stdin=line.encode())
+        found = cluster.twinlog("topic", "produce", "unsent", "--json", stdin=line.encode())
         one_line(found, 2, "line 1 is not a message", '{"body": "hi"')
     for option in (("--tag", "\udcff"), ("-p", "a=\udcff"), ("--sharding-key", "\udcff")):
-        one_line(cluster.twinlog("topic", "produce", "evil", "x", *option), 2, "UTF-8")
+        one_line(cluster.twinlog("topic", "produce", "unsent", "x", *option), 2, "UTF-8")
     # Any bytes are a body.
-    cluster.twinlog("topic", "produce", "evil", "\udcff").ok()
-    (row,) = map(json.loads, consumed(cluster, "--json"))
+    cluster.twinlog("topic", "produce", "unsent", "\udcff").ok()
+    (row,) = map(json.loads, consumed(cluster, "unsent", "--json"))
     assert base64.b64decode(row["body_base64"]) == b"\xff"
 
 
-def consumed(cluster: LocalTwins, *options: str) -> list[str]:
-    words = ("topic", "consume", "evil", "-o", "start", "-e", *options)
+def consumed(cluster: LocalTwins, topic: str, *options: str) -> list[str]:
+    words = ("topic", "consume", topic, "-o", "start", "-e", *options)
     return cluster.twinlog(*words).ok().out.splitlines()
 
 
 def test_formats_of_people(cluster: LocalTwins) -> None:
     cluster.twinlog("topic", "produce", "evil", "hello", "--create").ok()
-    assert "größe\thello\\" in consumed(cluster, "-f", "größe\\t{body}\\")
+    assert "größe\thello\\" in consumed(cluster, "evil", "-f", "größe\\t{body}\\")
     for wrong, why in (
         ("{nope}", "no field 'nope'"),
         ("{body", "expected '}'"),

@@ -30,7 +30,7 @@ def test_orders_over_the_web_are_billed(cluster: LocalTwins, start: Start) -> No
 
 def test_the_commands_of_the_page(cluster: LocalTwins, start: Start) -> None:
     (block,) = blocks_run_by("tests/cli/test_examples.py", "examples/README.md")
-    cluster.twinlog("topic", "create", "example-orders", "-q", 2)  # Unless another test made it.
+    examples.make_topic(cluster, "example-orders", 2)
     port = free_broker_port()
     *programs, ask = (line.replace("8000", str(port)) for line in block.lines)
     words = [shlex.split(line) for line in programs]
@@ -62,7 +62,7 @@ def test_without_a_master_programs_say_so(
 ) -> None:
     """In one line and with an exit code, not with a traceback; and the web service is not well."""
     for topic in ("example-orders", "example-paid", "example-steps", "example-rates"):
-        cluster.twinlog("topic", "create", topic, "-q", 1)  # Unless another test has made it.
+        examples.make_topic(cluster, topic)
     port = free_broker_port()
     service = start("web_service.py", "--port", str(port))
     wait_until(lambda: is_up(port) or service.process.poll() is not None, "the service serves",

@@ -22,6 +22,7 @@ from twinlog.runtime.compiled import code_tier
 @pytest.fixture(scope="module")
 def billing(cluster: LocalTwins) -> str:
     """A group that has consumed all of a topic with ten messages."""
+    cluster.mend()  # Made before what each test begins with.
     cluster.twinlog("topic", "create", "bills", "-q", "2").ok()
     cluster.twinlog("topic", "produce", "bills", "-q", stdin=b"x\n" * 10).ok()
     cluster.twinlog("group", "create", "billing", "--retry-max", "3").ok()
@@ -32,6 +33,7 @@ def billing(cluster: LocalTwins) -> str:
 @pytest.fixture(scope="module")
 def live(cluster: LocalTwins) -> str:
     """The topic of a `member`."""
+    cluster.mend()
     cluster.twinlog("topic", "create", "live", "-q", "1").ok()
     return "live"
 

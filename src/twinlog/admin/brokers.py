@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,7 +14,6 @@ from twinlog.client.net.answers import body_as
 from twinlog.message.perm import PERM_WRITE
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies.common import KVTable
-from twinlog.remoting.bodies.stats import BrokerStatsData
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers.admin import (
@@ -26,6 +26,9 @@ from twinlog.remoting.headers.namesrv import (
     WipeWritePermOfBrokerRequestHeader,
 )
 from twinlog.runtime.numbers import number_of
+
+if TYPE_CHECKING:
+    from twinlog.remoting.bodies.stats import BrokerStatsData
 
 
 def booted_of(runtime: Mapping[str, str]) -> str:
@@ -247,6 +250,8 @@ async def clean_unused(admin: Admin, address: str, code: int) -> Request:
 
 async def broker_stats(admin: Admin, address: str, name: str, key: str) -> BrokerStatsData:
     """Counts of the last minute, hour and day (request 315)."""
+    from twinlog.remoting.bodies.stats import BrokerStatsData  # Most commands need none.
+
     answer = await admin.ask(
         address, RequestCode.VIEW_BROKER_STATS_DATA, ViewBrokerStatsDataRequestHeader(name, key),
         action="statistics",
