@@ -187,9 +187,13 @@ class Progress:
 
 def _verify_online(session: Session, place: str) -> int:
     from twinlog.admin.integrity import FINDINGS, find_broker, found_by, scrub
+    from twinlog.client.errors import UsageError
 
     async def begin(admin: Any) -> tuple[str, dict[str, Any]]:
-        address = await find_broker(admin, place)
+        try:
+            address = await find_broker(admin, place)
+        except UsageError as error:
+            raise CommandError(str(error), NOT_FOUND) from error
         return address, await scrub(admin, address, begin=True)
 
     address, status = call(session, begin)
