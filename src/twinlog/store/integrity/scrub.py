@@ -44,6 +44,7 @@ _RETRY_MS: Final = 5_000  # A place that could not be healed is tried again for 
 _HOUR_MS: Final = 3_600_000
 _URGENT_MAX: Final = 1_000
 _SEALED_AT_ONCE: Final = 16
+_TAIL_RANGES: Final = 16
 _FINDING_MS: Final = 15_000
 _STATE_VERSION: Final = 2
 
@@ -177,7 +178,9 @@ class Scrubber:
         return not self._store.is_master or any(map(self._disk.exists, marks))
 
     async def check_digests(self) -> None:
-        """After a start: what was full when the store was opened, by digest alone."""
+        """After a start: what was full when the store was opened, by digest alone, and the end of
+        the log, which has no digest yet, by its records. A replica whose end differs is refused
+        until that is healed, and the next pass may be a week away."""
         at = self._store.commit_log.min_offset
         while at < self._known_end:
             begin, size = range_of(at, self._store.commit_log.segment_size)
@@ -188,7 +191,38 @@ class Scrubber:
             pause = self._pace.pause_ms(size, 0, 1, is_hurried=True)
             await self._heal_urgent()
             await self._clock.sleep_ms(pause)
+        try:
+            await self._check_tail(self._known_end)
+        except (OffsetOutOfRangeError, OSError) as error:
+            _LOG.info("end of the log not checked, the next pass does that reason=%s", error)
         self._known_end = 0
+
+    async def _check_tail(self, end: int) -> None:
+        passed = self.state.position
+        self.state.position = await self._tail_begin(end)
+        try:
+            while self.state.position < min(end, self._limit):
+                self._busy_ms = 0
+                size = await self._step(self.state.position)
+                await self._between(size, self._busy_ms)
+        finally:
+            self.state.position = min(passed, self._store.commit_log.max_offset)
+            self._range_begin = -1
+
+    async def _tail_begin(self, end: int) -> int:
+        """A record not behind the first of the last ranges that have no digest."""
+        log = self._store.commit_log
+        begin = end
+        for _ in range(_TAIL_RANGES):
+            if begin <= log.min_offset:
+                return log.min_offset
+            begin, _ = range_of(begin - 1, log.segment_size)
+            if self.digests.find(begin) is not None:
+                break
+        segment = log.segments.find(begin)
+        if begin <= log.min_offset or segment is None or begin == segment.start:
+            return max(begin, log.min_offset)
+        return await self._next_record(begin)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -462,8 +496,16 @@ class Scrubber:
             data = log.read_to_check(at, size)
             if not structure_fault(data, 0, size, at):
                 return at + size  # Only its body is damaged.
+        return await self._next_record(at + 1)
+
+    async def _next_record(self, at: int) -> int:
+        """Where the first sound record of its segment begins that is not before `at`."""
+        log = self._store.commit_log
+        segment = log.segments.find(at)
+        if segment is None:
+            raise OffsetOutOfRangeError(f"offset {at} has expired")
         end = min(self._limit, segment.end)
-        position = at + 1 - segment.start
+        position = at - segment.start
         read = lambda size, at: log.read_to_check(segment.start + at, size)  # noqa: E731
         found = await self._disk.run(find_record, segment, position, end - segment.start, read)
         return end if found is None else segment.start + found
