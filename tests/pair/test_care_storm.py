@@ -39,7 +39,7 @@ async def test_nothing_damaged_is_served_and_nothing_is_lost(
             finally:
                 storm.is_over = load.must_stop = True
                 await asyncio.gather(sending, reading)
-        await asyncio.to_thread(group.wait_in_sync, deadline_s=60)
+        await asyncio.to_thread(storm.come_in_sync)
         await asyncio.to_thread(storm.judge)
         with capsys.disabled():
             print(f"\nstorm: seed {SEED}: {storm.line}")
@@ -48,16 +48,16 @@ async def test_nothing_damaged_is_served_and_nothing_is_lost(
 
 
 async def one_round(storm: Storm) -> None:
-    rng, group = storm.rng, storm.group
+    rng = storm.rng
     await asyncio.to_thread(storm.damage)
     actions = rng.sample(["switch", "back_up", "kill_in_repair", "begin_scrubs"], 2)
     await asyncio.gather(*(act(storm, name) for name in actions))
     await storm.load.goes_on()
-    await asyncio.to_thread(group.wait_in_sync, deadline_s=90)
+    await asyncio.to_thread(storm.come_in_sync)
     await asyncio.to_thread(storm.heal)
     if rng.random() < 0.4:
         await asyncio.gather(act(storm, "rebuild"), act(storm, "back_up"))
-        await asyncio.to_thread(group.wait_in_sync, deadline_s=90)
+        await asyncio.to_thread(storm.come_in_sync)
 
 
 async def act(storm: Storm, name: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from support.command_line import process
 from support.damage import Flip, flip_bit
 from support.failover_group import TOPIC, Group, switch
-from support.ha_load import Connection
+from support.ha_load import Connection, ha_status
 from support.processes import wait_until
 from support.served import QUEUES, end_of, records_served, scrub, scrub_status
 from support.twinlog_servers import TwinlogBroker
@@ -175,6 +175,30 @@ class Storm:
         assert left == [], [str(flip) for flip in left]
         self.flips.clear()
         self.done["heals"] += 1
+
+    def come_in_sync(self) -> None:
+        """A slave that was damaged before a kill, at a place that nobody knew as flushed, ends
+        there. What is left of its log may be older than all that retention has kept: such a slave
+        says so and waits for somebody who lets it copy everything again."""
+        deadline = time.monotonic() + DEADLINE_S
+        while len(self.group.members) < len(self.group.brokers):
+            assert time.monotonic() < deadline, "a replica does not come in sync"
+            if self._is_left_behind():
+                self.rebuild()
+                self.done["left behind"] += 1
+                deadline = time.monotonic() + DEADLINE_S
+            time.sleep(0.05)
+
+    def _is_left_behind(self) -> bool:
+        """As the slave says, and as its log and that of its master show."""
+        try:
+            slave, master = self.slave, self.group.master
+            client = ha_status(slave.address)["haClientRuntimeInfo"]["twinlog"]
+            end = int(scrub_status(slave)["end"])
+        except (OSError, EOFError, ConnectionError, KeyError, AssertionError):
+            return False  # It is being started.
+        first = min(int(path.name) for path in (master.store / "commitlog").iterdir())
+        return "nothing is common" in str(client["lastDisconnectReason"]) and end < first
 
     def begin_scrubs(self) -> None:
         for broker in self.group.brokers:
