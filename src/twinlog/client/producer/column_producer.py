@@ -10,9 +10,11 @@ import asyncio
 
 from twinlog.client.errors import InvalidMessageError
 from twinlog.client.message import SendReceipt
+from twinlog.client.net.instance import ClientInstance
 from twinlog.client.producer.accumulator import LaneKey
 from twinlog.client.producer.idempotent import IdempotentLanes
 from twinlog.client.producer.producer import Producer
+from twinlog.client.producer.waiting_room import find_queues_until
 from twinlog.client.queues import MessageQueue
 from twinlog.message.ids import UniqueIdGenerator
 
@@ -43,6 +45,18 @@ class ColumnProducer(Producer):
         else:
             self._batching.send_batch(LaneKey(topic, queue, True), data, [(future, "", None)])
         return future
+
+    async def all_queues(self, topic: str, timeout_ms: int) -> list[MessageQueue]:
+        """The queues of a topic, whether or not their master is there now."""
+        if self._once is not None:
+            return await self._once.layout(topic)
+        deadline_ms = self._instance.clock.monotonic_ms() + timeout_ms
+        return await find_queues_until(self._instance, topic, deadline_ms)
+
+    @property
+    def instance(self) -> ClientInstance:
+        """The client, for questions about the cluster."""
+        return self._instance
 
     @property
     def once(self) -> IdempotentLanes | None:

@@ -22,7 +22,6 @@ from twinlog.client.errors import (
     ClientError,
     NameServerUnreachableError,
     NoBrokerError,
-    NotANameServerError,
     TopicNotFoundError,
     TransportError,
 )
@@ -32,20 +31,17 @@ from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.message.layout import PHYSICAL_OFFSET_AT
 from twinlog.remoting.bodies.common import TopicList
-from twinlog.remoting.bodies.controller import UNREGISTERED, Events
 from twinlog.remoting.bodies.ha import HARuntimeInfo
 from twinlog.remoting.codes import RequestCode
-from twinlog.remoting.headers.controller import EventsRequestHeader
-from twinlog.runtime.event_journal import event_time
 from twinlog.spark.decode.records import LogSlice, chain
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import QueueKey
+from twinlog.spark.read.absent import away_brokers, route_events
 from twinlog.spark.read.transport import Heads, select_queues
 
 log = logging.getLogger("twinlog.spark")
 TAIL_ROWS = 32  # looked at at once for the end of what is confirmed; a broker gives no more
 NAME_SERVER = "name server"
-ROUTE_EVENTS = ("broker-registered", "broker-moved", "master-changed", "broker-left")
 ROUTES_SECONDS = 2.0
 ROUTES_AT_ONCE = 64
 LOOKS_MAX = 20
@@ -90,7 +86,7 @@ class Survey:
             raise NoBrokerError(
                 "the name server knows no broker: start one, or check the brokers' namesrvAddr"
             )
-        away = away_brokers(await self._events(), living, self.options.outage_ms)
+        away = away_brokers(await route_events(self.client), living, self.options.outage_ms)
         if away:
             text = "; ".join(f"broker {name} is away: {why}" for name, why in away.items())
             if self.options.fail_on_data_loss:
@@ -111,31 +107,6 @@ class Survey:
         raise NoBrokerError(
             "brokers kept joining and leaving while their queues were listed: try again"
         )
-
-    async def _events(self) -> list[dict[str, Any]]:
-        """Ask who came into the route and who left it; Apache's name servers do not know.
-
-        They do not answer at all. Ours answer one request after the other, so one that answers what
-        it was asked afterwards will not answer this any more.
-        """
-        server = self.client.name_servers.in_order()[0]
-        asked = asyncio.create_task(
-            self.client.ask_name_servers(
-                RequestCode.TWINLOG_EVENTS, EventsRequestHeader(), action="events"
-            )
-        )
-        try:
-            await asyncio.sleep(0)  # it is on its way
-            await self.client.cluster_brokers()
-            await asyncio.sleep(0)  # what came in the same packet is told in this turn
-            if not asked.done() and self.client.name_servers.in_order()[0] == server:
-                return []
-            return body_as(await asked, Events).events
-        except (BrokerError, NotANameServerError):
-            return []
-        finally:
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
 
     async def _queues_of(self, topic: str) -> list[QueueKey]:
         try:
@@ -296,28 +267,6 @@ class Survey:
         # What was there when the ends were asked for is confirmed where nothing is under way.
         is_behind = own.marks.appended <= 0 or confirmed < own.marks.appended
         return target.address, confirmed if is_told and is_behind else None
-
-
-def away_brokers(
-    events: Iterable[dict[str, Any]], living: Collection[str], recent_ms: int
-) -> dict[str, str]:
-    """Return the brokers that a name server had in its route and has no longer, and why.
-
-    One that said goodbye long ago is not missed. `events` are the oldest first, the newest of all
-    tells the time: clocks of other machines do not count.
-    """
-    last: dict[str, dict[str, Any]] = {}
-    now = 0
-    for event in events:
-        now = max(now, event_time(event))
-        if event.get("event") in ROUTE_EVENTS and isinstance(event.get("group"), str):
-            last[event["group"]] = event
-    found = {}
-    for name in sorted(last.keys() - set(living)):
-        reason = str(last[name].get("reason") or "it has not registered again")
-        if reason != UNREGISTERED or now - event_time(last[name]) < recent_ms:
-            found[name] = reason
-    return found
 
 
 def _by_place(keys: Iterable[QueueKey]) -> dict[tuple[str, str], list[int]]:

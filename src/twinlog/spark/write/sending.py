@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from twinlog.client.errors import (
     ClientError,
     IdempotenceNotSupportedError,
     InvalidMessageError,
+    NotANameServerError,
     RouteError,
     TopicNotFoundError,
     TransportError,
@@ -35,6 +36,7 @@ from twinlog.message.properties import ORIGIN_PLACE, ORIGIN_TOPIC
 from twinlog.spark.dead_letters import bury
 from twinlog.spark.errors import NotFoundError, PipelineError, UnreachableError
 from twinlog.spark.options import bad
+from twinlog.spark.read.absent import absent_brokers
 from twinlog.spark.run import faults
 from twinlog.spark.write.encode import (
     ORIGIN_BORN_TIME,
@@ -52,6 +54,13 @@ if TYPE_CHECKING:
 LINGER_MS = 1
 CHUNK_SIZE_MAX = 128 * 1024
 CHUNKS_IN_FLIGHT = 4  # So many requests share maxInFlight.
+# A broker that was stopped in order counts as away for this time, as it does for a read.
+AWAY_RECENT_MS = 600_000
+AWAY_PAUSE_S = 0.5
+AWAY_ADVICE = (
+    "Start it again; if it is to leave for good, stop it in order then, and it is not waited for "
+    "after ten minutes"
+)
 FAULT_ROW = 10  # Where tests stop a task in the middle of its rows.
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NO_PRODUCER_ID = (
@@ -147,6 +156,7 @@ class RowSender:
         self.options, self.task = options, task
         self.rows = self.dead = 0
         self.queues: dict[str, dict[int, MessageQueue]] = {}
+        self.layouts: dict[str, list[MessageQueue]] = {}
         # (first row, last row, how many, outcome) of what is not acknowledged yet.
         self.pending: deque[tuple[int, int, int, asyncio.Future[Any]]] = deque()
         self.pending_rows = 0
@@ -167,6 +177,8 @@ class RowSender:
             **options.settings,
         ) as producer:
             for batch in batches:
+                if producer.once is not None and not self.rows:
+                    await self._wait_for_all(producer)
                 prepared = None
                 if options.rate is None:
                     prepared = prepare(batch, options.topic, producer.unique_ids)
@@ -214,7 +226,7 @@ class RowSender:
             ]
         if producer.once is None:
             return [(None, rows)]
-        layout = await producer.once.layout(rows.topic)
+        layout = await self._layout(producer, rows.topic)
         count = len(rows.rows)
         first = producer.once.take_turns(rows.topic, count) % len(layout)
         spread = [
@@ -301,14 +313,51 @@ class RowSender:
     async def _queue(self, producer: ColumnProducer, topic: str, queue_id: int) -> MessageQueue:
         queue = (await self._queues_of(producer, topic)).get(queue_id)
         if queue is None:
+            await self._wait_for_all(producer, 0)  # it may be a queue of a broker that is away
             raise InvalidMessageError(f"topic {topic!r} has no queue {queue_id}")
         return queue
 
     async def _queues_of(self, producer: ColumnProducer, topic: str) -> dict[int, MessageQueue]:
         if topic not in self.queues:
-            found: Sequence[MessageQueue] = await producer.queues(topic)
+            found = await self._layout(producer, topic)
             self.queues[topic] = {queue.queue_id: queue for queue in reversed(found)}
         return self.queues[topic]
+
+    async def _layout(self, producer: ColumnProducer, topic: str) -> list[MessageQueue]:
+        """The queues of a topic as they always are: what is away now is missing for a while only.
+
+        Where repeats are dropped each broker must be there, or what it has would go to others.
+        """
+        if topic not in self.layouts:
+            found = await producer.all_queues(topic, self.options.timeout_ms)
+            if producer.once is not None:  # somebody may have left since the task began
+                await self._wait_for_all(producer, 0)
+            self.layouts[topic] = found
+        return self.layouts[topic]
+
+    async def _wait_for_all(self, producer: ColumnProducer, timeout_ms: int | None = None) -> None:
+        """Wait until no broker is away.
+
+        Raises:
+            UnreachableError: one stays away.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + (self.options.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        while True:
+            try:
+                away = await absent_brokers(producer.instance, AWAY_RECENT_MS)
+            except NotANameServerError:
+                return  # it does not know; whoever asks for a route tells what it is
+            except ClientError:
+                if clock() >= deadline:
+                    raise
+            else:
+                if not away:
+                    return
+                if clock() >= deadline:
+                    text = "; ".join(f"broker {name} is away: {why}" for name, why in away.items())
+                    raise UnreachableError("BROKER_UNREACHABLE", f"{text}. {AWAY_ADVICE}")
+            await asyncio.sleep(AWAY_PAUSE_S)
 
     # Outcomes
 
