@@ -17,7 +17,10 @@ from tests.support.stores import (
     small_config,
 )
 
-from twinlog.message.layout import ENTRY
+from twinlog.message.layout import ENTRY, QUEUE_OFFSET_AT, SECTOR_SIZE
+from twinlog.message.model import PutMessage
+from twinlog.message.record import encode_record
+from twinlog.runtime.broker_config import BrokerRole
 from twinlog.runtime.disk import PosixDisk
 from twinlog.store.errors import StoreDamagedError, StoreLayoutError, StoreLockedError
 from twinlog.store.recovery import recover as recovery
@@ -302,9 +305,6 @@ async def test_delayed_messages_get_their_deliver_time_in_recovery(tmp_path):
 
 
 async def test_slave_log_that_starts_inside_a_segment_is_found_again(tmp_path):
-    from twinlog.message.record import encode_record
-    from twinlog.runtime.broker_config import BrokerRole
-
     config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
     start = 5 * SEGMENT_SIZE + 1000
     record = encode_record(message(1), 7, start, 1_700_000_000_000)
@@ -321,9 +321,6 @@ async def test_slave_log_that_starts_inside_a_segment_is_found_again(tmp_path):
 
 
 async def test_partly_received_record_of_a_slave_is_cut_and_asked_for_again(tmp_path):
-    from twinlog.message.record import encode_record
-    from twinlog.runtime.broker_config import BrokerRole
-
     config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
     record = encode_record(message(1), 0, 0, 1_700_000_000_000)
     async with running_store(config) as store:
@@ -335,9 +332,6 @@ async def test_partly_received_record_of_a_slave_is_cut_and_asked_for_again(tmp_
 
 async def test_blank_entries_are_not_messages_although_their_offset_is_0(tmp_path):
     """H26: with a log that begins at 0, Apache takes them for records in the first file."""
-    from twinlog.message.record import encode_record
-    from twinlog.runtime.broker_config import BrokerRole
-
     config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
     record = encode_record(message(1), 7, 0, 1_700_000_000_000)
     async with running_store(config) as store:
@@ -460,9 +454,6 @@ async def test_record_with_an_impossible_number_is_damage_not_a_gap_to_fill(tmp_
 @pytest.mark.parametrize("role", ["SLAVE", "SYNC_MASTER"])
 async def test_a_copy_whose_last_properties_came_in_part_is_cut_there(tmp_path, role):
     """As a slave again and when it is promoted: properties of zeros are another message."""
-    from twinlog.message.record import encode_record
-    from twinlog.runtime.broker_config import BrokerRole
-
     config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
     record = encode_record(message(1), 0, 0, 1_700_000_000_000)
     torn = encode_record(message(2), len(record), 1, 1_700_000_000_000)[:-3]
@@ -475,6 +466,53 @@ async def test_a_copy_whose_last_properties_came_in_part_is_cut_there(tmp_path, 
     assert store.commit_log.max_offset == len(record)
     assert store.max_offset_in_queue("T", 0) == 1
     await store.stop()
+
+
+@pytest.mark.parametrize(
+    ("is_copy", "shift", "has_point", "is_flushed", "count"),
+    [
+        (True, 0, True, False, 2),  # The write ended in the number; its sector has no more.
+        (True, -7, True, False, 2),
+        (True, 0, False, False, 2),
+        (True, 8, True, False, 3),  # Sectors tell nothing: a topic that was made again, perhaps.
+        (True, 0, False, True, 3),
+        (False, 0, True, False, 3),  # A master writes records, and nobody has it besides.
+    ],
+)
+async def test_a_number_that_a_power_cut_took_from_a_copy_is_asked_for_again(
+    tmp_path, is_copy, shift, has_point, is_flushed, count
+):
+    """No checksum covers the number. As 0 it would begin the queue again, without its entries."""
+    config = small_config(tmp_path, broker_role=BrokerRole.SLAVE, broker_id=1)
+    disk = PosixDisk()
+    store = make_store(config, disk)
+    await store.load()
+    store.open_for_puts()
+    log = store.commit_log
+    first = encode_record(message(0), 0, 0, 1_700_000_000_000)
+    log.append_raw(0, first)
+    if has_point:
+        assert await store.housekeeping.save_round()
+    # The last of the number is the last of a sector, and a byte of the own offset begins the next.
+    at = 2 * SECTOR_SIZE - QUEUE_OFFSET_AT - 8 + shift
+    filler = PutMessage("Other", 0, bytes(0))
+    empty = len(encode_record(filler, 0, 0, 0))
+    filler = PutMessage("Other", 0, b"x" * (at - len(first) - empty))
+    log.append_raw(len(first), encode_record(filler, 0, len(first), 1_700_000_000_000))
+    record = bytearray(encode_record(message(1), 1, at, 1_700_000_000_000))
+    record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = bytes(8)
+    log.append_raw(at, bytes(record))
+    if is_flushed:
+        assert await store.housekeeping.save_round()
+    end = log.max_offset
+    store._close_files()
+    disk.close()
+    config.broker_role = BrokerRole.SLAVE if is_copy else BrokerRole.SYNC_MASTER
+    async with opened(config) as (store, report):
+        assert report.has_point is (has_point or is_flushed)
+        assert not report.was_clean
+        assert store.commit_log.max_offset == (at if count == 2 else end)
+        assert store.max_offset_in_queue("T", 0) == 1
 
 
 async def test_entries_behind_one_that_a_power_cut_took_do_not_come_back(tmp_path):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from twinlog.message.crc import crc32
-from twinlog.message.layout import ENTRY
+from twinlog.message.layout import ENTRY, QUEUE_OFFSET_AT, SECTOR_SIZE, SYS_FLAG_AT
 from twinlog.message.properties import delay_level, tags_and_keys
 from twinlog.message.record import ScanEntry
 from twinlog.message.sysflag import TRANSACTION_ROLLBACK_TYPE, UNQUEUED_FLAG
@@ -24,6 +24,7 @@ from twinlog.store.queue.queue_table import TAIL_SIZE_MAX, ConsumeQueueTable
 
 _LOG = logging.getLogger("twinlog.store")
 _UNKNOWN_LEVEL_DELAY_MS: Final = 1000  # RocketMQ's, for a level that the table does not have.
+NOT_TORN: Final = 1 << 62
 
 
 class QueueGapError(Exception):
@@ -84,6 +85,9 @@ class Dispatcher:
         self._scan_plain: Any = None if compiled is None else compiled.scan_plain
         # Recovery asks for errors where later, on a slave, the gap is filled and reported.
         self.is_strict = False
+        # Records of a copy that are stored behind this offset and after this time may be torn: it
+        # asks its master for them again.
+        self.torn_from, self.torn_after_ms = NOT_TORN, 0
         # False in controlled groups: entries have their places at once, consumers see them later.
         self.shows_at_once = True
         # Told about records whose properties contain `observed`, in the order of the log.
@@ -105,7 +109,7 @@ class Dispatcher:
                 if not sys_flag & UNQUEUED_FLAG:
                     queue = by_key.get((topic, queue_id)) or self._queues.make(topic, queue_id)
                     if queue_offset == queue.next_offset or self._place(
-                        queue, queue_offset, offset, size
+                        queue, queue_offset, offset, size, stored_at
                     ):
                         if queue.is_schedule:
                             due = deliver_time(properties, stored_at, self._levels)
@@ -185,7 +189,9 @@ class Dispatcher:
         if self._index is not None and self._index.is_due:
             self._index.drain()
 
-    def _place(self, queue: ConsumeQueue, queue_offset: int, offset: int, size: int) -> bool:
+    def _place(
+        self, queue: ConsumeQueue, queue_offset: int, offset: int, size: int, stored_at: int
+    ) -> bool:
         """Whether the record gets an entry although its number is not the next one."""
         if offset + size <= queue.last_physical_end:
             return False  # It has one.
@@ -202,12 +208,26 @@ class Dispatcher:
             _LOG.error("queue has a gap, filled with blank entries: %s", gap)
             queue.fill_gap(queue_offset)
             return True
-        if queue_offset == 0:
+        is_torn = queue_offset == 0 and self._may_be_torn(offset, size, stored_at)
+        if queue_offset == 0 and not is_torn:
             _LOG.warning("queue starts again name=%s offset=%d", name, offset)
             self._queues.restart(queue)
             return True
         text = f"record {queue_offset} at {offset} of queue {name} was there before"
-        if self.is_strict:
+        if self.is_strict or is_torn:
             raise StaleRecordError(text, offset)
         _LOG.error("record skipped: %s", text)
         return False
+
+    def _may_be_torn(self, offset: int, size: int, stored_at: int) -> bool:
+        """Whether the number 0 may be what a power cut left of another one.
+
+        A classic master sends bytes, not records: the slave's last write before the power cut may
+        have ended inside the number, and the sector of that write is the one that the disk kept.
+        Its rest is zero then, up to the next sector, which begins before the record's own offset
+        ends: that one is right.
+        """
+        if offset + size <= self.torn_from or stored_at <= self.torn_after_ms:
+            return False
+        sector_at = -(-(offset + QUEUE_OFFSET_AT + 1) // SECTOR_SIZE) * SECTOR_SIZE
+        return sector_at < offset + SYS_FLAG_AT

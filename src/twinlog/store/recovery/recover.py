@@ -44,7 +44,12 @@ from twinlog.store.queue.queue_manifest import Ends, QueueManifest
 from twinlog.store.queue.queue_table import ConsumeQueueTable
 from twinlog.store.reader import store_timestamp_of
 from twinlog.store.recovery.checkpoint import RecoveryPoint, StoreCheckpoint
-from twinlog.store.recovery.dispatch import Dispatcher, QueueGapError, StaleRecordError
+from twinlog.store.recovery.dispatch import (
+    NOT_TORN,
+    Dispatcher,
+    QueueGapError,
+    StaleRecordError,
+)
 from twinlog.store.recovery.missing_log import missing_log
 from twinlog.store.recovery.resync import find_record
 
@@ -143,6 +148,9 @@ class Recovery:
             self._safe_end = point.flushed if point is not None else 0
         start = self._prepare(point, was_clean, report)
         self._dispatcher.is_strict = True
+        if self._is_copy:
+            self._dispatcher.torn_from = self._safe_end
+            self._dispatcher.torn_after_ms = self._checkpoint.physic_timestamp * (point is None)
         try:
             found = await self._scan(start)
         except QueueGapError as error:
@@ -157,6 +165,7 @@ class Recovery:
             found = await self._scan_again(start)
         finally:
             self._dispatcher.is_strict = False
+            self._dispatcher.torn_from = NOT_TORN
         report.start_offset = start
         report.record_count = found.record_count
         report.end_offset = found.position
