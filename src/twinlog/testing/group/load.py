@@ -100,11 +100,11 @@ class OnceProducer(Producer):
             await self._send(sorted(set(numbers)))
 
     def _unknown(self) -> list[int]:
-        return [
-            n
-            for n, sent in enumerate(self._sent)
-            if sent.status != "ok" and sent.number not in self._uncopied
-        ]
+        return [n for n, sent in enumerate(self._sent) if not self._is_answered(sent)]
+
+    def _is_answered(self, sent: Sent) -> bool:
+        """Whether a repeat would bring nothing more."""
+        return sent.status == "ok" or sent.number in self._uncopied
 
     def _begin_again(self) -> None:
         """What a producer does that is told that its numbers are not known."""
@@ -126,9 +126,9 @@ class OnceProducer(Producer):
             await done.wait()
 
     def _is_first(self, sent: Sent) -> bool:
-        """Whether all before it were answered well: then the broker has lost one of them."""
+        """Whether all before it were answered for good: then the broker has lost one of them."""
         before = self._sent[: self._sent.index(sent)] if sent in self._sent else []
-        if not before or any(other.status != "ok" for other in before):
+        if not before or any(not self._is_answered(other) for other in before):
             return False
         # A master that was started with an empty disk takes a repeat of number 0 for the first, and
         # says the truth about the others: it has lost them. So does a classic copy that began with
