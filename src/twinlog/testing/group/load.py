@@ -209,15 +209,17 @@ class Consumer:
         return self._positions[queue_id]
 
     def _check_told(self, queue_id: int, position: int, known: Committed) -> None:
-        """What was committed long enough ago to be saved is known; a log that lost its end, and
-        with it the queue's, takes offsets along."""
+        """What was committed long enough ago to be saved is known, or what was committed after it,
+        which is less where the group was sent back; a log that lost its end, and with it the
+        queue's, takes offsets along."""
         sim = self.sim
+        later = [offset for told_s, offset in known.history if not sim.is_saved(told_s)]
         saved = [
             offset
             for told_s, offset in known.history
             if sim.is_saved(told_s) and sim.master.lost_s < told_s
         ]
-        if saved and position < saved[-1]:
+        if saved and position < min([saved[-1], *later]):
             sim.fail(f"group {GROUP} committed {saved[-1]} of queue {queue_id}, {position} is known"
                      " (I12)")  # fmt: skip
 

@@ -193,9 +193,20 @@ class Operations:
         await self._point_others_at(node, old)
         if old.is_classic or node.is_classic:
             old.replace_disk()  # It may have a tail of its own, which its dialect cannot find.
+            self._empty_longer_ones(node, old, image.end)
         await asyncio.sleep(self._rng.choice((0.0, 1.0, 4.0)))
         old.is_held = False
         old.boot_if_down()
+
+    def _empty_longer_ones(self, node: GroupNode, old: GroupNode, end: int) -> None:
+        """So may a slave that could not be asked and has more. The new master refuses it, until its
+        own log is as long."""
+        for slave in self._sim.slaves:
+            if slave is not old and slave is not node and slave.image().end > end:
+                if slave.host.is_alive:
+                    slave.kill()
+                slave.replace_disk()
+                slave.boot_if_down()
 
     async def _point_others_at(self, node: GroupNode, old: GroupNode) -> None:
         if not self._sim.world.is_fixed:
