@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.command_line import Result, process, twinlog
+from support.command_line import TWINLOG, Result, process, twinlog
 from twinlog.cli import doctor
 from twinlog.cli.bench import bars, histogram, percentile, summary
 from twinlog.cli.exit_codes import CommandError
@@ -222,7 +222,8 @@ def test_read_only_containers_get_their_configuration_at_their_start(tmp_path: P
         script = service["entrypoint"][2].replace("/run/twinlog", str(run))
         shown = script.replace(" -c ", " --printConfigItem -c ")
         words = [*service["entrypoint"][:2], shown]
-        environment = {**os.environ, **service["environment"]}
+        path = f"{TWINLOG.parent}{os.pathsep}{os.environ['PATH']}"
+        environment = {**os.environ, **service["environment"], "PATH": path}
         for _ in ("start", "start again on the same file system"):
             done = subprocess.run(words, env=environment, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
