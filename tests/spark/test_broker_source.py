@@ -18,7 +18,7 @@ from twinlog.admin.client import Admin
 from twinlog.admin.topics import create_topic
 from twinlog.client import Message, blocking
 from twinlog.spark.decode.columns import ALL_COLUMNS, arrow_schema
-from twinlog.spark.errors import DataLossError, NotFoundError, UnreachableError
+from twinlog.spark.errors import DataLossError, NotFoundError, OptionError, UnreachableError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import to_json
 from twinlog.spark.plan.pushdown import Pushed
@@ -156,6 +156,8 @@ def test_no_such_topic_and_no_name_server_are_clear_errors(pair: Pair) -> None:
         rows_of(pair.options(subscribe="nothing"))
     with pytest.raises(UnreachableError, match="BROKER_UNREACHABLE"):
         rows_of(pair.options(nameServer="127.0.0.1:9"))
+    with pytest.raises(OptionError, match=r"option nameServer: .* is not a name server"):
+        rows_of(pair.options(nameServer=pair.master.address))
 
 
 def test_an_empty_topic_and_a_missing_one_are_the_same_in_files(pair: Pair) -> None:

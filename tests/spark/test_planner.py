@@ -19,6 +19,7 @@ from twinlog.spark.plan.offsets import limit_rows
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
 from twinlog.spark.plan.windows import Limits, Range, find_cuts, windows
+from twinlog.spark.read.access import settings_of
 from twinlog.spark.read.rows import open_transport, plan_batch, read_window
 from twinlog.spark.run.lag import LagListener, lag_of
 
@@ -48,6 +49,17 @@ BASE = {"path": "/store", "subscribe": "orders"}
         ({"maxTriggerDelay": "9" * 5000}, "a duration such as"),
         ({"startingGroup": "g", "startingTimestamp": "5"}, "not both"),
         ({"startingGroup": "g", "startingOffsets": '{"orders":{"b":{"0":1}}}'}, "not both"),
+        ({"path": ""}, "option path='': it is empty"),
+        ({"archive": ""}, "option archive='': it is empty"),
+        ({"startingGroup": ""}, "option startingGroup='': it must be 1 to 255 letters"),
+        ({"commitGroup": "a b"}, "option commitGroup='a b': it must be 1 to 255 letters"),
+        ({"startingOffsetsByTimestamp": '{"orders":{"b":{"0":-3}}}'}, "-3 is not a time"),
+        ({"bodySchema": "a INT"}, "option bodySchema.* only with decodeBody"),
+        ({"bodySchemaPath": "/x"}, "option bodySchemaPath.* only with decodeBody"),
+        ({"writerSchema": "{}"}, "option writerSchema.* only with decodeBody"),
+        ({"schemaRegistry": "none"}, "option schemaRegistry.* only with decodeBody"),
+        ({"decodeMode": "null", "decodeBody": "none"}, "option decodeMode.* only with decodeBody"),
+        ({"deadLetterPath": "/x"}, "option deadLetterPath.* only with decodeBody"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_it_may_be(options: dict[str, str], text: str) -> None:
@@ -61,6 +73,27 @@ def test_a_wrong_option_is_named_with_what_it_may_be(options: dict[str, str], te
 def test_a_missing_option_is_an_error(options: dict[str, str]) -> None:
     with pytest.raises(OptionError):
         SourceOptions.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"nameServer": ""}, "option nameServer='': .* give at least one host:port"),
+        ({"nameServer": "localhost"}, "option nameServer='localhost': .* has no port"),
+        ({"accessKey": "x"}, "option accessKey needs the option secretKey too"),
+        ({"secretKey": "x"}, "option secretKey needs the option accessKey too"),
+        ({"useTLS": "true", "tlsCaFile": "/no/such"}, "tlsCaFile='/no/such': .*No such file"),
+        ({"useTLS": "true", "tlsCaFile": __file__}, "option tlsCaFile=.* certificates"),
+        ({"tlsCaFile": "/no/such"}, "option tlsCaFile=.* only with useTLS=true"),
+        ({"pollTimeoutMs": "soon"}, "option pollTimeoutMs='soon'"),
+    ],
+)
+def test_a_wrong_option_about_access_is_named(given: dict[str, str], text: str) -> None:
+    options = {"nameServer": "127.0.0.1:1", **given}
+    with pytest.raises(OptionError, match=text):
+        settings_of(options)
+    with pytest.raises(OptionError, match=text):
+        open_transport(SourceOptions.parse({**options, "subscribe": "orders"}))
 
 
 @pytest.mark.parametrize("text", ["{}", '{"orders":{}}', '{"orders":{"broker-a":[]}}'])
@@ -293,8 +326,11 @@ def test_start_and_end_by_time_offsets_and_group(files: StoreFiles) -> None:
     early = read(files.root, subscribe="orders,events", endingTimestamp=str(middle))
     assert len(late) + len(early) == 200
     assert min(row["store_ts"] for row in late).timestamp() * 1000 == middle
-    with pytest.raises(OptionError, match="no record stored at or after"):
+    with pytest.raises(OptionError, match=r"startingTimestamp: .* no record stored at or after"):
         read(files.root, subscribe="orders", startingTimestamp=str(BEGIN_MS * 2))
+    times = '{"orders":{"broker-a":{"9":1}}}'
+    with pytest.raises(OptionError, match=r"startingOffsetsByTimestamp names .* queue 9"):
+        read(files.root, subscribe="orders", startingOffsetsByTimestamp=times)
     table = '{"orders":{"broker-a":{"0":20,"1":-1}}}'
     rows = read(files.root, subscribe="orders", startingOffsets=table)
     assert len(rows) == 5 + 0 + 25 + 25

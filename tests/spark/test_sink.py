@@ -235,6 +235,13 @@ def test_options_that_cannot_be_kept_are_refused(namesrv: str) -> None:
         SinkOptions.parse({"nameServer": namesrv, "exactlyOnce": "true", "producerId": "a,b"})
     with pytest.raises(OptionError, match="did you mean 'maxInFlight'"):
         SinkOptions.parse({"nameServer": namesrv, "maxInFligth": "1"})
+    for name in ("topic", "group"):
+        for value in ("", "a b", "x" * 300):
+            text = f"option {name}='{value[:200]}': it must be 1 to"
+            with pytest.raises(OptionError, match=text):
+                SinkOptions.parse({"nameServer": namesrv, name: value})
+    with pytest.raises(OptionError, match="option nameServer='broker': 'broker' has no port"):
+        SinkOptions.parse({"nameServer": "broker", "topic": "t"})
     with pytest.raises(UnreachableError):
         send("127.0.0.1:9", [{"body": b"x"}], topic="t", sendTimeoutMs="300", sendRetries="0")
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from twinlog.message.names import GROUP_LENGTH_MAX, has_legal_characters
 from twinlog.runtime.numbers import INT64_MAX, is_number, number_or_none
 from twinlog.spark.errors import OptionError, nearest
 from twinlog.spark.places import local_path
@@ -43,6 +44,12 @@ NO_TABLES = (
     "CREATE TEMPORARY VIEW name USING twinlog OPTIONS (...), or give them in the statement that "
     "reads the table: FROM name WITH (...)"
 )
+# They say how bodies are decoded.
+BODY_OPTIONS = (
+    "bodySchema", "bodySchemaPath", "bodyDescriptors", "writerSchema", "schemaRegistry",
+    "decodeMode", "deadLetterPath",
+)  # fmt: skip
+NO_BODIES = "it has an effect only with decodeBody=json, avro or protobuf: set that or leave it out"
 _SIZE = re.compile(r"^([0-9]{1,15})\s*([kmgt]?)i?b?$", re.IGNORECASE)
 _TIME = re.compile(r"^([0-9]{1,15})\s*(ms|s|sec|m|min|h|d)?$", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -130,7 +137,9 @@ def _json_object(name: str, text: str) -> dict[str, Any]:
     return value
 
 
-def parse_queue_table(name: str, text: str, *, least: int = -2) -> QueueTable:
+def parse_queue_table(
+    name: str, text: str, *, least: int = -2, what: str = "an offset"
+) -> QueueTable:
     """Parse {"topic": {"broker": {"0": 5}}} (a whole offset of ours is accepted too).
 
     Two levels, {"topic": {"0": 5}}, mean every broker.
@@ -153,9 +162,10 @@ def parse_queue_table(name: str, text: str, *, least: int = -2) -> QueueTable:
                 )
             row = table.setdefault(topic, {}).setdefault(broker, {})
             for queue, number in queues.items():
-                is_offset = type(number) is int and least <= number <= INT64_MAX
-                if not is_number(queue) or not is_offset:
-                    raise bad(name, text, f"{topic}/{broker}/{queue}: {number!r} is not an offset")
+                is_good = type(number) is int and least <= number <= INT64_MAX
+                if not is_number(queue) or not is_good:
+                    place = f"{topic}/{broker}/{queue}"
+                    raise bad(name, text, f"{place}: {number!r} is not {what}")
                 row[int(queue)] = number
     return table
 
@@ -214,9 +224,10 @@ class SourceOptions:
         """
         given = fold(options, READ_OPTIONS, READ_ALIASES)
         _check_exclusive(given)
+        _check_company(given)
         for name in ("path", "archive", "bodySchemaPath"):
             if name in given:
-                given[name] = str(local_path(given[name], f"option {name}"))
+                given[name] = _local(name, given[name])
         most = _count(given, "maxPartitions")
         least = parse_count("minPartitions", given.get("minPartitions", str(min(4, most or 4))))
         if most is not None and most < least:
@@ -271,7 +282,7 @@ class SourceOptions:
             return ("time", parse_count(f"{side}Timestamp", stamp, least=0))
         name = f"{side}OffsetsByTimestamp"
         if name in self.raw:
-            return ("times", parse_queue_table(name, self.raw[name], least=0))
+            return ("times", parse_queue_table(name, self.raw[name], least=0, what="a time"))
         name = f"{side}Offsets"
         text = self.raw.get(name)
         if text is None:
@@ -311,6 +322,12 @@ def _plain(given: Mapping[str, str]) -> dict[str, Any]:
     name = "outageTimeout"
     found["outage_ms"] = parse_duration_ms(name, given.get(name, "10m"))
     return found
+
+
+def _local(name: str, value: str) -> str:
+    if not value:
+        raise bad(name, value, "it is empty: give a path")
+    return str(local_path(value, f"option {name}"))
 
 
 def _count(given: Mapping[str, str], name: str) -> int | None:
@@ -362,6 +379,28 @@ def _check_exclusive(given: Mapping[str, str]) -> None:
         raise OptionError(
             "BAD_OPTION", "give the topics: subscribe (names), subscribePattern (regex) or assign"
         )
+
+
+def _check_company(given: Mapping[str, str]) -> None:
+    """Refuse what has no effect alone: it is meant, and whatever it needs was forgotten."""
+    if given.get("decodeBody", "none").lower() == "none":
+        for name in BODY_OPTIONS:
+            if name in given:
+                raise bad(name, given[name], NO_BODIES)
+    for name in ("startingGroup", "commitGroup"):
+        if name in given:
+            check_name(name, given[name], GROUP_LENGTH_MAX)
+
+
+def check_name(option: str, name: str, length_max: int) -> None:
+    """Check the name of a topic or group.
+
+    Raises:
+        OptionError: no broker would take it.
+    """
+    if not (0 < len(name) <= length_max and has_legal_characters(name)):
+        why = f"it must be 1 to {length_max} letters, digits or the characters % | _ -"
+        raise bad(option, name, why)
 
 
 def _check_pattern(pattern: str | None) -> None:

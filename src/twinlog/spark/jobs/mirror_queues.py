@@ -13,7 +13,7 @@ from twinlog.message.properties import ORIGIN_PLACE, ORIGIN_TOPIC
 from twinlog.spark.errors import OptionError, UnreachableError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import Offsets
-from twinlog.spark.read.network import as_pipeline_errors
+from twinlog.spark.read.access import as_pipeline_errors
 from twinlog.spark.read.rows import open_transport
 from twinlog.spark.read.transport import select_queues
 

@@ -65,7 +65,8 @@ def _resolve(
             number = default if value is None else value
         found[key] = {EARLIEST: begin, LATEST: end}.get(number, number)
     if kind in ("table", "times"):
-        _check_table(f"{side}Offsets", value, bounds)
+        by_time = "ByTimestamp" if kind == "times" else ""
+        _check_table(f"{side}Offsets{by_time}", value, bounds)
     return found
 
 
@@ -98,12 +99,17 @@ def _by_time(
     if found is not None:
         return found
     if side == "starting" and not options.late_timestamp_is_latest:
+        where = f"{key[0]} broker {key[1]} queue {key[2]}"
         raise OptionError(
             "BAD_OPTION",
-            f"{key[0]} broker {key[1]} queue {key[2]} has no record stored at or after {time_ms}; "
-            "to start at the end there, set startingOffsetsByTimestampStrategy=latest",
+            f"option {_time_option(options, side)}: {where} has no record stored at or after "
+            f"{time_ms}; to start at the end there, set startingOffsetsByTimestampStrategy=latest",
         )
     return end
+
+
+def _time_option(options: SourceOptions, side: str) -> str:
+    return f"{side}Timestamp" if f"{side}Timestamp" in options.raw else f"{side}OffsetsByTimestamp"
 
 
 def ahead(head: int) -> str:

@@ -13,7 +13,6 @@ import contextlib
 import functools
 import itertools
 import logging
-import ssl
 from collections.abc import (
     AsyncGenerator,
     Awaitable,
@@ -30,15 +29,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from twinlog.client.errors import (
-    BrokerError,
-    ClientError,
-    NameServerUnreachableError,
-    NoBrokerError,
-    RouteError,
-    TopicNotFoundError,
-    TransportError,
-)
+from twinlog.client.errors import BrokerError, ClientError, RouteError, TransportError
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.net.routes import ReadAddress
@@ -60,16 +51,11 @@ from twinlog.spark.decode.records import (
     lay_out,
 )
 from twinlog.spark.decode.vector import I64
-from twinlog.spark.errors import (
-    DataLossError,
-    NotFoundError,
-    OptionError,
-    RecordCorruptError,
-    UnreachableError,
-)
-from twinlog.spark.options import SourceOptions, parse_bool, parse_count
+from twinlog.spark.errors import DataLossError, OptionError, RecordCorruptError, UnreachableError
+from twinlog.spark.options import SourceOptions, parse_count
 from twinlog.spark.plan.offsets import Offsets, QueueKey, limit_rows
 from twinlog.spark.plan.windows import Range, by_queue, split_rows
+from twinlog.spark.read.access import as_pipeline_errors, settings_of
 from twinlog.spark.read.bulk import BulkConnection, BulkReader
 from twinlog.spark.read.choice import Choice
 from twinlog.spark.read.store_view import HEADER_BYTES
@@ -90,31 +76,6 @@ Piece = tuple[int, int, list[bytes]]  # offsets [low, high) and the bytes of the
 # Offsets [low, high), high None where the broker chose among them; the bytes, where records begin.
 Part = tuple[int, int | None, LogSlice, I64]
 Fetch = Callable[[Range, int, int], Coroutine[Any, Any, list[Piece]]]
-
-
-def settings_of(options: Mapping[str, str]) -> dict[str, Any]:
-    """Turn the options about access into settings of the client."""
-    timeout = parse_count("pollTimeoutMs", options.get("pollTimeoutMs", "3000"))
-    found: dict[str, Any] = {"request_timeout_ms": timeout}
-    if "accessKey" in options or "secretKey" in options:
-        found["access_key"] = options.get("accessKey")
-        found["secret_key"] = options.get("secretKey")
-    if parse_bool("useTLS", options.get("useTLS", "false")):
-        found["tls"] = ssl.create_default_context(cafile=options.get("tlsCaFile"))
-    return found
-
-
-@contextlib.contextmanager
-def as_pipeline_errors() -> Iterator[None]:
-    """Raise the errors of the client as those of the pipeline, which have exit codes."""
-    try:
-        yield
-    except (NameServerUnreachableError, NoBrokerError, TransportError) as error:
-        raise UnreachableError("BROKER_UNREACHABLE", str(error)) from error
-    except TopicNotFoundError as error:
-        raise NotFoundError("TOPIC_NOT_FOUND", str(error)) from error
-    except BrokerError as error:
-        raise UnreachableError("BROKER_REFUSED", str(error)) from error
 
 
 class BrokerTransport:

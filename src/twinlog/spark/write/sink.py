@@ -24,11 +24,20 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from twinlog.message.names import GROUP_LENGTH_MAX
 from twinlog.message.once import is_producer_id
+from twinlog.runtime.limits import TOPIC_LENGTH_MAX
 from twinlog.spark.errors import OptionError, nearest
-from twinlog.spark.options import WRITE_OPTIONS, bad, fold, parse_bool, parse_count
+from twinlog.spark.options import (
+    WRITE_OPTIONS,
+    bad,
+    check_name,
+    fold,
+    parse_bool,
+    parse_count,
+)
 from twinlog.spark.places import is_local
-from twinlog.spark.read.network import settings_of
+from twinlog.spark.read.access import settings_of
 from twinlog.spark.write.sending import Task, send_rows
 
 COLUMNS = {
@@ -90,6 +99,9 @@ class SinkOptions:
                 producer_id,
                 "it must be 1 to 113 letters, digits or the characters _ . : -",
             )
+        for name, length_max in (("topic", TOPIC_LENGTH_MAX), ("group", GROUP_LENGTH_MAX)):
+            if name in given:  # else each row would be illegal, or go to the dead letters
+                check_name(name, given[name], length_max)
         dead_letters = given.get("deadLetterPath")
         is_local(dead_letters or "")
         rate = given.get("ratePerSecond")
