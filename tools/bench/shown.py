@@ -13,7 +13,7 @@ from typing import Any
 import harness
 
 _ROW = re.compile(
-    r"^Row `(?P<name>[^`]+)`, (?P<at>\S+), commit (?P<commit>\S+), (?P<rounds>\d+) rounds, "
+    r"^Row `(?P<name>[^`]+)`, (?P<at>\S+), commit (?P<commit>\S+), (?P<rounds>\d+) rounds?, "
     r"(?P<seconds>\d+) s, load average before (?P<load>[0-9.]+)(?:, scale (?P<scale>[0-9.]+))?\.$",
     re.MULTILINE,
 )
