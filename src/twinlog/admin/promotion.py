@@ -113,11 +113,14 @@ class Verdict:
     losses: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     longest: Replica | None = None  # Another replica that has all of the target, and more.
-    has_diverged: bool = False  # Another one has other bytes: how many messages, nobody counted.
+    has_diverged: bool = False  # Another one has other bytes.
+    lost_to: int = 0  # Where what is known to be lost ends; below the target's end if nothing is.
+    is_countable: bool = True  # All that would be lost is in the log of `longest`.
 
     @property
     def lost_bytes(self) -> int:
-        return 0 if self.longest is None else self.longest.log_end - self.target.log_end
+        """Known to be lost, at least."""
+        return max(0, self.lost_to - self.target.log_end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +147,13 @@ class _Findings:
     refusals: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    lost_to: int = 0
+    is_countable: bool = True
+
+    def lose_unseen(self, text: str) -> None:
+        """A loss of which no replica that answers can tell how many messages it is."""
+        self.losses.append(text)
+        self.is_countable = False
 
 
 # The comparison, pure
@@ -180,7 +190,7 @@ def judge(replicas: Sequence[Replica], target: Replica) -> Verdict:
     if target.damage:
         found.refusals.append(f"{target.name}: {target.damage}")
     longest = _judge_copies(found, others, target)
-    _judge_marks(found, replicas, target)
+    _judge_marks(found, replicas, target, longest)
     _judge_absent(found, replicas, target)
     return Verdict(
         target,
@@ -189,6 +199,8 @@ def judge(replicas: Sequence[Replica], target: Replica) -> Verdict:
         tuple(found.warnings),
         longest,
         any(r.differs_from(target) for r in others if r.is_copy),
+        found.lost_to,
+        found.is_countable,
     )
 
 
@@ -204,7 +216,7 @@ def _judge_master(found: _Findings, replicas: Sequence[Replica], target: Replica
             )
     absent = next((r for r in replicas if r.broker_id == MASTER_ID and not r.is_reached), None)
     if absent is not None and not absent.is_refusing:
-        found.losses.append(
+        found.lose_unseen(
             f"the master {absent.name} is registered and may live, though it does not answer"
             f" here ({absent.error}): make sure that it is stopped"
         )
@@ -231,10 +243,11 @@ def _judge_copies(found: _Findings, others: Sequence[Replica], target: Replica) 
             f"{longer.name} has {longer.log_end - target.log_end} bytes more, up to"
             f" {longer.log_end}: promote that one"
         )
+        found.lost_to = longer.log_end
     _judge_beginnings(found, same, target)
     for copy in copies:
         if copy.differs_from(target):
-            found.losses.append(_divergence(copy, target))
+            found.lose_unseen(_divergence(copy, target))
         elif copy.promotion > target.promotion:
             found.warnings.append(f"{copy.name} has followed a newer master than {target.name}")
     return longer
@@ -255,7 +268,7 @@ def _judge_beginnings(found: _Findings, same: Sequence[Replica], target: Replica
         f" read {size} bytes that only the former has"
     )
     if better:
-        found.losses.append(f"{text}. Promote {first.name}")
+        found.lose_unseen(f"{text}. Promote {first.name}")
     else:
         found.warnings.append(text)
 
@@ -278,7 +291,9 @@ def _divergence(copy: Replica, target: Replica) -> str:
     return f"{text}. Promote {copy.name}: {reason}"
 
 
-def _judge_marks(found: _Findings, replicas: Sequence[Replica], target: Replica) -> None:
+def _judge_marks(
+    found: _Findings, replicas: Sequence[Replica], target: Replica, longest: Replica | None
+) -> None:
     """What the master had said about its log before it went."""
     reached = [r for r in replicas if r.is_reached and not r.is_master]
     confirmed = max((r.confirmed for r in reached), default=0)
@@ -287,6 +302,7 @@ def _judge_marks(found: _Findings, replicas: Sequence[Replica], target: Replica)
             f"the log was confirmed up to {confirmed} and {target.name} ends at {target.log_end}:"
             f" {confirmed - target.log_end} bytes were acknowledged that it does not have"
         )
+        found.lost_to = max(found.lost_to, confirmed)
     end = max((r.master_end for r in reached), default=0)
     if end > max(target.log_end, confirmed):
         text = (
@@ -297,6 +313,9 @@ def _judge_marks(found: _Findings, replicas: Sequence[Replica], target: Replica)
             found.warnings.append(f"{text}; they were not acknowledged with SEND_OK")
         else:
             found.losses.append(text)
+            found.lost_to = max(found.lost_to, end)
+    if found.lost_to > max(target.log_end, 0 if longest is None else longest.log_end):
+        found.is_countable = False
 
 
 def _judge_absent(found: _Findings, replicas: Sequence[Replica], target: Replica) -> None:
@@ -309,7 +328,7 @@ def _judge_absent(found: _Findings, replicas: Sequence[Replica], target: Replica
     needed = max((r.in_sync_replicas for r in reached), default=0) or 2
     if len(absent) >= needed - 1 and absent:
         names = ", ".join(map(str, absent))
-        found.losses.append(
+        found.lose_unseen(
             f"slaves of this group do not answer (brokerId {names}): what was acknowledged by them"
             " alone cannot be seen. Start them as slaves and try again"
         )
@@ -325,7 +344,7 @@ def _judge_unheard(found: _Findings, target: Replica) -> None:
     """Nobody that answers has followed a twinlog master: a new disk, or a replaced master that has
     not met its successor yet. What the group has acknowledged since is then not seen at all."""
     if not _is_copy_of_apache(target):
-        found.losses.append(
+        found.lose_unseen(
             f"{target.name} has not been connected to a master of this group since it has this"
             " store or was the master itself: what others have that it lacks cannot be seen. Start"
             " the replica that was the master last, or a slave that followed it"
@@ -348,8 +367,8 @@ async def compare(
     if target is None:
         return None
     verdict = judge(replicas, target)
-    lost: int | None = None if verdict.has_diverged else 0
-    if verdict.longest is not None and not verdict.has_diverged:
+    lost: int | None = 0 if verdict.is_countable else None
+    if verdict.longest is not None and verdict.is_countable:
         lost = await _count(admin, verdict.longest, target.log_end)
     role = target.master_role or _last_role(replicas)
     return Comparison(broker.broker_name, tuple(replicas), verdict, lost, role)

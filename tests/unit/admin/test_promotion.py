@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinlog.admin.promotion import Digest, Replica, choose, digest_ranges, judge
+from twinlog.admin.promotion import Comparison, Digest, Replica, choose, digest_ranges, judge
+from twinlog.cli.admin.ha import _promotion_report
 
 ONE = Replica(
     address="h1:10911",
@@ -46,6 +47,20 @@ def test_the_longest_is_chosen_and_a_shorter_one_would_lose() -> None:
     assert judge([ONE, longer], longer).losses == ()
 
 
+def test_messages_are_counted_only_where_a_copy_has_all_that_would_be_lost() -> None:
+    longer = replace(TWO, log_end=1500)
+    assert judge([ONE, TWO], ONE).is_countable
+    assert judge([ONE, longer], ONE).is_countable
+    assert judge([ONE, replace(longer, confirmed=1400)], ONE).is_countable
+    verdict = judge([ONE, replace(longer, confirmed=1800)], ONE)
+    assert (verdict.lost_bytes, verdict.is_countable) == (800, False)
+    for others in ([SILENT, longer], [replace(longer, store_id="other")]):
+        assert not judge([ONE, *others], ONE).is_countable
+    assert not judge([ONE], ONE).is_countable, "a slave is missing"
+    unheard = replace(ONE, replica_ids=(), in_sync_replicas=0)
+    assert not judge([GONE, unheard], unheard).is_countable
+
+
 def test_a_living_master_is_a_refusal_that_nothing_overrules() -> None:
     assert "lives" in judge([MASTER, ONE, TWO], ONE).refusals[0]
     linked = replace(TWO, is_linked=True)
@@ -75,7 +90,9 @@ def test_what_was_confirmed_and_is_nowhere_is_a_loss() -> None:
         replicas = [ONE, TWO]
         replicas[replicas.index(teller)] = replace(teller, confirmed=1200, master_end=1200)
         target = next(r for r in replicas if r.broker_id == 1)
-        assert "200 bytes were acknowledged" in judge(replicas, target).losses[0]
+        verdict = judge(replicas, target)
+        assert "200 bytes were acknowledged" in verdict.losses[0]
+        assert (verdict.lost_bytes, verdict.is_countable) == (200, False), "no copy has them"
 
 
 def test_the_masters_tail_is_a_loss_when_it_was_acknowledged_without_a_slave() -> None:
@@ -87,6 +104,7 @@ def test_the_masters_tail_is_a_loss_when_it_was_acknowledged_without_a_slave() -
         asynchronous = replace(ahead, **mode)
         verdict = judge([asynchronous, TWO], asynchronous)
         assert "300 bytes beyond" in verdict.losses[0]
+        assert (verdict.lost_bytes, verdict.is_countable) == (300, False)
         assert asynchronous.master_role in verdict.warnings[0]
 
 
@@ -255,3 +273,12 @@ def test_the_chosen_copy_loses_nothing_that_another_choice_keeps(
         if copy.log_end >= best.log_end and others < kept:
             assert judge(copies, copy).losses
     assert judge(copies, best).losses == ()
+
+
+def test_the_sentence_never_says_that_nothing_is_lost_when_something_is() -> None:
+    target = replace(ONE, confirmed=1200)
+    verdict = judge([target, TWO], target)
+    lost = Comparison("a", (target, TWO), verdict, None)
+    assert "messages lost: unknown, bytes: at least 200" in (
+        _promotion_report(lost, "would be promoted").sentence or ""
+    )

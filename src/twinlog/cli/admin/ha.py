@@ -394,9 +394,10 @@ class _Promotion:
             )
         if comparison.verdict.refusals:
             return "stop the master first (SIGTERM), and try again"
-        count = comparison.lost_messages
+        count, size = comparison.lost_messages, comparison.verdict.lost_bytes
         lost = "an unknown number of messages" if count is None else f"{count} messages"
-        return f"--force {self.name} does it anyway and loses these messages ({lost} known)"
+        lost += f" ({'at least ' if count is None else ''}{size} bytes)" if size else ""
+        return f"--force {self.name} does it anyway and loses {lost}"
 
 
 def _promotion_report(comparison: Comparison, done: str) -> Report:
@@ -405,7 +406,8 @@ def _promotion_report(comparison: Comparison, done: str) -> Report:
     sentence = f"{target.name} {done}"
     if not comparison.is_safe:
         count = "unknown" if comparison.lost_messages is None else comparison.lost_messages
-        sentence += f"; messages lost: {count}, bytes: {verdict.lost_bytes}"
+        at_least = "at least " if count == "unknown" else ""
+        sentence += f"; messages lost: {count}, bytes: {at_least}{verdict.lost_bytes}"
     return Report(
         [Table(_PROMOTE_COLUMNS, [_replica_row(r, target) for r in comparison.replicas],
                "replicas")],
