@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from client.conftest import Cluster
+from support.processes import wait_until
 from twinlog.admin.client import Admin
 from twinlog.client import Message, Producer, PullConsumer, PushConsumer, blocking
 from twinlog.client.errors import ClientClosedError, ClientError, UsageError
@@ -115,3 +116,48 @@ def test_a_blocking_call_that_meets_a_close_ends(cluster: Cluster) -> None:
         assert not late, f"{len(late)} of {len(futures)} stay open"
         for future in futures:
             assert not future.cancelled(), "neither a receipt nor an error that says what it is"
+
+
+def test_a_handler_that_closes_during_a_close_does_not_wait_for_itself(
+    cluster: Cluster, unique: Callable[[str], str]
+) -> None:
+    topic = unique("closed-by-handler")
+    closing, closed = threading.Event(), threading.Event()
+    seen: list[bytes] = []
+    consumer = blocking.PushConsumer(
+        unique("g"),
+        name_server=cluster.name_server,
+        consume_from=blocking.ConsumeFrom.FIRST_OFFSET,
+        shutdown_timeout_ms=60_000,
+    )
+
+    def handle(message: blocking.ReceivedMessage) -> None:
+        seen.append(message.body)
+        assert closing.wait(30)
+        consumer.close()
+        closed.set()
+
+    with blocking.Producer("p", name_server=cluster.name_server) as producer:
+        producer.send(Message(topic, b"x"))
+    consumer.start()
+    consumer.subscribe(topic, "*", handle)
+    wait_until(lambda: seen, "a message in hand")
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        close = pool.submit(consumer.close)
+        wait_until(consumer._closed.is_set, "the close has begun")
+        closing.set()
+        assert closed.wait(20)
+        close.result(20)
+
+
+def test_a_close_from_a_signal_handler_during_a_close_returns(cluster: Cluster) -> None:
+    producer = blocking.Producer("p", name_server=cluster.name_server).start()
+    calls = []
+
+    def interrupting(coroutine: Any, **options: Any) -> Any:
+        calls.append(producer.close())  # As a handler that runs within the first close.
+        return run(coroutine, **options)
+
+    run, producer._thread.run = producer._thread.run, interrupting  # type: ignore[method-assign]
+    producer.close()
+    assert calls == [None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -187,3 +188,21 @@ async def _send(producer: Producer, call: str, topic: str, name_server: str) -> 
 def _send_blocking(name_server: str, message: Message) -> Any:
     with blocking.Producer("later", name_server=name_server, send_timeout_ms=30_000) as producer:
         return producer.send(message)
+
+
+def test_every_close_of_a_blocking_producer_returns_when_nothing_is_open() -> None:
+    producer = blocking.Producer(
+        "nobody", name_server=f"127.0.0.1:{free_port()}", send_timeout_ms=1500
+    ).start()
+    sends = [producer.send_nowait(keyed("t", n)) for n in range(10)]
+    begun = threading.Barrier(4)
+
+    def close() -> int:
+        begun.wait()
+        producer.close()
+        return sum(send.done() for send in sends)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        closes = [pool.submit(close) for _ in range(4)]
+        assert [call.result(30) for call in closes] == [len(sends)] * 4
+    producer.close()

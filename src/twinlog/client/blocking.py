@@ -85,6 +85,11 @@ class _LoopThread:
         if self._is_closed:
             raise ClientClosedError("this client is closed: open a new one")
 
+    def is_foreign_or_own(self) -> bool:
+        """Of another process, or the loop's own thread."""
+        is_own = threading.current_thread() is self._thread
+        return is_own or self._process_id != process_id()
+
     def start(self) -> None:
         self.check_usable()
         if self._loop is not None:
@@ -163,7 +168,10 @@ class _Blocking:
 
     def __init__(self, name: str) -> None:
         self._thread = _LoopThread(f"twinlog-{name}")
-        self._closed = threading.Event()
+        self._closed = threading.Event()  # Or about to be.
+        self._first_close = threading.Lock()  # Taken by the first one, for good.
+        self._closer: int | None = None
+        self._ended = threading.Event()
 
     def start(self) -> Self:
         """Connect; the `with` block does it."""
@@ -176,9 +184,12 @@ class _Blocking:
         return self
 
     def close(self) -> None:
-        """End cleanly; the `with` block does it."""
-        if self._closed.is_set():
+        """End cleanly; the `with` block does it. Of several, each returns when all is ended."""
+        if not self._first_close.acquire(blocking=False):
+            if not self._is_waited_for_by_close():
+                self._ended.wait()
             return
+        self._closer = threading.get_ident()
         self._closed.set()
         try:
             self._thread.run(self._client.close(), is_last=True)
@@ -187,7 +198,15 @@ class _Blocking:
         except ClientForkedError:
             return  # The parent's to close.
         finally:
-            self._thread.close()
+            try:
+                self._thread.close()
+            finally:
+                self._ended.set()
+
+    def _is_waited_for_by_close(self) -> bool:
+        """Whether a close can only end when this thread goes on; its own thread, when a signal's
+        handler closes, or a fork's, where nothing else runs."""
+        return self._closer in (None, threading.get_ident()) or self._thread.is_foreign_or_own()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -427,7 +446,12 @@ class PushConsumer(_Consumer):
         **options: Unpack[PushOptions],
     ) -> None:
         super().__init__(f"push-{group}")
-        self._pool = concurrent.futures.ThreadPoolExecutor(concurrency, f"twinlog-{group}")
+        self._handler_threads: set[int] = set()
+        self._pool = concurrent.futures.ThreadPoolExecutor(
+            concurrency,
+            f"twinlog-{group}",
+            lambda: self._handler_threads.add(threading.get_ident()),
+        )
         self._client = _push.PushConsumer(
             group, name_server=name_server, concurrency=concurrency, **options
         )
@@ -495,6 +519,9 @@ class PushConsumer(_Consumer):
         """Pull no more, let running handlers end, commit, leave the group."""
         super().close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _is_waited_for_by_close(self) -> bool:
+        return threading.get_ident() in self._handler_threads or super()._is_waited_for_by_close()
 
 
 class PullConsumer(_Consumer):
