@@ -7,16 +7,19 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from storefiles import StoreFiles
 from test_archive_files import publish
 from test_planner import expire
 
+from twinlog.spark.archive.table import manifest_of
 from twinlog.spark.errors import DataLossError, NotFoundError, OptionError
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.pushdown import Pushed
-from twinlog.spark.read.rows import plan_batch, read_window
+from twinlog.spark.plan.stream import StreamPlanner
+from twinlog.spark.read.rows import open_stream, plan_batch, read_window
 
 Place = tuple[str, int, int]  # topic, queue, offset
 BROKER = "broker-a"
@@ -155,6 +158,73 @@ def test_a_topic_that_only_the_archive_has_is_read_from_it(
     assert read(files, archive, subscribe="events") == sorted(wanted)
     with pytest.raises(NotFoundError, match="nothing"):
         read(files, archive, subscribe="nothing")
+
+
+def stream(files: StoreFiles, archive: Path, **more: str) -> StreamPlanner:
+    given = {"path": str(files.root), "archive": str(archive), "startingOffsets": "earliest"}
+    options = SourceOptions.parse({**given, **more})
+    return StreamPlanner(options, open_stream(options))
+
+
+def drained(
+    planner: StreamPlanner, start: dict[str, Any] | None = None
+) -> tuple[list[Place], dict[str, Any]]:
+    """Read batches until there is nothing to do; return the rows and the last offset."""
+    found: list[Place] = []
+    start = start or planner.latest(planner.initial(), limited=True)
+    while (end := planner.latest(start, limited=True)) != start:
+        columns = ("topic", "queue_id", "queue_offset")
+        for window in planner.partitions(start, end):
+            for batch in read_window(planner.options, window, columns):
+                found += [tuple(row.values()) for row in batch.to_pylist()]
+        start = end
+    return sorted(found), start
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"subscribe": "events"}, {"subscribePattern": ".*"}, {"startingTimestamp": "1"}]
+)
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_stream_reads_a_topic_that_only_the_archive_has(
+    archived: tuple[StoreFiles, Path], chosen: dict[str, str], is_available_now: bool
+) -> None:
+    files, archive = archived
+    shutil.rmtree(files.root / "consumequeue" / "events")
+    given = {"subscribe": "orders,events", **chosen}
+    if "subscribePattern" in chosen:
+        del given["subscribe"]
+    topics = ("events",) if chosen.get("subscribe") == "events" else ("events", "orders")
+    kept = [place for place in places(files) if place[0] == "orders"]
+    kept += [place for place in read_only(archive) if place[0] == "events"]
+    planner = stream(files, archive, **given)
+    if is_available_now:
+        planner.fix_target()
+    rows, end = drained(planner)
+    assert rows == sorted(place for place in kept if place[0] in topics)
+    assert drained(stream(files, archive, **given), end) == ([], end)  # started again
+    with pytest.raises(NotFoundError, match="nothing"):
+        drained(stream(files, archive, subscribe="nothing"))
+
+
+def test_a_stream_notices_that_a_topic_is_gone_with_rows_that_no_archive_has(
+    archived: tuple[StoreFiles, Path],
+) -> None:
+    files, archive = archived
+    planner = stream(files, archive, subscribe="events")
+    rows, end = drained(planner)
+    assert len(rows) == 150
+    only = SourceOptions.parse({"archive": str(archive), "subscribe": "events"})
+    ends = manifest_of(only).spans()
+    middle = {**end, "offsets": {"events": {BROKER: {}}}}
+    for (topic, broker, queue), (_, high) in ends.items():
+        if topic == "events":
+            middle["offsets"][topic][broker][str(queue)] = high
+    assert planner.latest(middle, limited=True)["offsets"] == end["offsets"]
+    shutil.rmtree(files.root / "consumequeue" / "events")
+    with pytest.raises(DataLossError, match="QUEUE_VANISHED"):
+        stream(files, archive, subscribe="events").latest(end, limited=True)
+    with pytest.raises(DataLossError, match="QUEUE_VANISHED"):
+        planner.latest(middle, limited=True)
 
 
 def test_an_archive_alone_knows_no_group(archived: tuple[StoreFiles, Path]) -> None:

@@ -29,8 +29,13 @@ from twinlog.spark.read.rows import plan_batch
 
 
 def publish(files: StoreFiles, out: Path) -> None:
+    """One batch of the archive, of all that is there."""
+    publish_rows({"path": str(files.root)}, out)
+
+
+def publish_rows(place: dict[str, str], out: Path) -> None:
     """One batch of the archive, as tasks and commit make it."""
-    source = {"path": str(files.root), "subscribe": "orders,events", "verifyCrc": "true"}
+    source = {**place, "subscribe": "orders,events", "verifyCrc": "true"}
     writer = ArchiveWriter({"path": str(out), "source": json.dumps(source)})
     options = SourceOptions.parse({**source, "maxRecordsPerPartition": "150"})
     done = Done("query", 0, [], [], {}, [])

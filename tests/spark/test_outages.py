@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_archive_files import publish_rows
 
 from support.client_support import eventually_async
 from support.command_line import process
@@ -30,7 +31,7 @@ from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import QueueKey
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.stream import StreamPlanner
-from twinlog.spark.read.rows import open_transport, plan_batch, read_window
+from twinlog.spark.read.rows import open_stream, open_transport, plan_batch, read_window
 from twinlog.spark.read.survey import Survey
 
 pytestmark = pytest.mark.timeout(240)
@@ -57,7 +58,7 @@ class World:
             "startingOffsets": "earliest", "pollTimeoutMs": "1000", "fetchRetries": "0", **more,
         }  # fmt: skip
         options = SourceOptions.parse(given)
-        planner = StreamPlanner(options, open_transport(options))
+        planner = StreamPlanner(options, open_stream(options))
         self.opened.append(planner)
         return planner
 
@@ -292,6 +293,27 @@ def test_a_topic_that_is_deleted_is_a_loss_which_the_options_decide_about(world:
     lenient.latest(left, limited=True)
     committed = lenient.transport.group_offsets("lag")
     assert sum(n for (topic, _, _), n in committed.items() if topic == "orders") == COUNT
+
+
+def test_a_deleted_topic_is_read_from_the_archive(world: World, tmp_path: Path) -> None:
+    """By a stream that begins afterwards, and by one that is in the archive when it happens."""
+    world.send()
+    whole = world.planner()
+    read_all(whole, whole.latest(whole.initial(), limited=True), 2 * COUNT)
+    archive = tmp_path / "archive"
+    publish_rows({"nameServer": world.namesrv.address}, archive)
+    given = {"archive": str(archive), "commitGroup": "lag"}
+    under_way = world.planner(**given, maxOffsetsPerTrigger="100")
+    start = under_way.latest(under_way.initial(), limited=True)
+    world.delete("events")
+    for planner in (under_way, world.planner(**given)):
+        at = start if planner is under_way else planner.latest(planner.initial(), limited=True)
+        rows = 0
+        while (end := planner.latest(at, limited=True)) != at:
+            rows += rows_between(planner, at, end)
+            at = end
+        assert rows == 2 * COUNT
+        assert rows_of(at) == 2 * COUNT
 
 
 @pytest.mark.parametrize("place", ["network", "files"])

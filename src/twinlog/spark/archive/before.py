@@ -25,7 +25,14 @@ from twinlog.spark.plan.offsets import Offsets, QueueKey, limit_rows
 from twinlog.spark.plan.positions import ranges_between
 from twinlog.spark.plan.pushdown import Pushed
 from twinlog.spark.plan.windows import Range
-from twinlog.spark.read.transport import Heads, LossPolicy, Transport, Window, select_queues
+from twinlog.spark.read.transport import (
+    Heads,
+    LossPolicy,
+    Transport,
+    Window,
+    select_queues,
+    wants,
+)
 
 ROWS_PER_TASK = 100_000  # held in memory while they are put in order
 Spans = dict[QueueKey, tuple[int, int]]
@@ -38,6 +45,8 @@ class ArchiveBefore:
         assert options.archive is not None
         self.options, self.live = options, live
         self.manifest = manifest_of(options)
+        self._absent: set[QueueKey] = set()  # in the archive, but not in the log
+        self._seen: Offsets = {}  # how far the log was seen to go
 
     @property
     def policy(self) -> LossPolicy:
@@ -54,26 +63,46 @@ class ArchiveBefore:
 
     def bounds(self, keys: Iterable[QueueKey]) -> Spans:
         """Return the first offset of the archive and the end of the log."""
-        return self._joined(self.live.bounds(keys))
+        return self._joined(self._log_bounds(keys))
+
+    def _log_bounds(self, keys: Iterable[QueueKey]) -> Spans:
+        return self.live.bounds([key for key in keys if key not in self._absent])
+
+    def _in_log(self, offsets: Offsets) -> Offsets:
+        return {key: number for key, number in offsets.items() if key not in self._absent}
 
     def _joined(self, live: Spans) -> Spans:
         firsts = {key: low for key, (low, _) in self.manifest.spans().items()}
         return {k: (min(low, firsts.get(k, low)), high) for k, (low, high) in live.items()}
 
     def heads(self, known: Mapping[QueueKey, int]) -> Heads:
-        """Look at both; while a queue is in the archive, nothing ends behind the archive."""
-        found = self.live.heads(known)
+        """Look at both; while a queue is in the archive, nothing ends behind the archive.
+
+        The first look finds the queues that only the archive has, too: the log is asked for them,
+        so that they are not those of a broker that is away. They end with the archive.
+        """
         spans = self.manifest.spans()
-        gone = {key for key in found.gone if known.get(key, 0) >= spans.get(key, (0, 0))[1]}
+        wanted = {key: 0 for key in spans if wants(self.options, key)}
+        found = self.live.heads(known or wanted)
+        self._absent = {key for key in spans if key in found.gone}
+        self._seen |= {key: high for key, (_, high) in found.bounds.items()}
+        gone = {k for k in found.gone if k not in spans or self._is_lost(k, known, spans)}
         select_queues(self.options, {*found.bounds, *spans}, known)
         ends = {key: self._archive_end(key, spans, found) for key in known if key in spans}
         inside = {key: end for key, end in ends.items() if known[key] < end}
         if not inside:
-            return Heads(self._joined(found.bounds), frozenset(gone), found.silent, found.lasts)
+            archived = {k: spans[k] for k in self._absent if known.get(k, 0) <= spans[k][1]}
+            bounds = {**self._joined(found.bounds), **archived}
+            return Heads(bounds, frozenset(gone), found.silent, found.lasts)
         bounds = {key: (min(number, 0), number) for key, number in known.items()}
         for key, end in inside.items():
             bounds[key] = (spans[key][0], end)
         return Heads(bounds, frozenset(gone), found.silent)
+
+    def _is_lost(self, key: QueueKey, known: Mapping[QueueKey, int], spans: Spans) -> bool:
+        """Say whether a queue that the log no longer has is known to have had more rows."""
+        number, end = known.get(key, 0), spans[key][1]
+        return number > end or (number == end and self._seen.get(key, 0) > end)
 
     @staticmethod
     def _archive_end(key: QueueKey, spans: Spans, found: Heads) -> int:
@@ -83,9 +112,9 @@ class ArchiveBefore:
 
     def at_time(self, key: QueueKey, timestamp_ms: int) -> int | None:
         """Return the first offset stored at or after a time, in the archive first."""
-        begin = self.live.bounds([key]).get(key, (0, 0))[0]
+        begin = self._log_bounds([key]).get(key, (0, 0))[0]
         archived = first_at_time(self.manifest, key, timestamp_ms)
-        if archived is not None and archived < begin:
+        if key in self._absent or (archived is not None and archived < begin):
             return archived
         return self.live.at_time(key, timestamp_ms)
 
@@ -103,16 +132,16 @@ class ArchiveBefore:
 
     def _is_archived(self, start: Offsets, end: Offsets) -> bool:
         moved = [key for key, high in end.items() if high > start.get(key, high)]
-        live = self.live.bounds(moved)
+        live = self._log_bounds(moved)
         return any(start[key] < live.get(key, (1 << 62, 0))[0] for key in moved)
 
     def marks(self, offsets: Offsets) -> dict[str, Any]:
         """Identify the log; the archive is known by its manifest."""
-        return self.live.marks(offsets)
+        return self.live.marks(self._in_log(offsets))
 
     def places(self, offsets: Offsets) -> Offsets:
         """Ask the log."""
-        return self.live.places(offsets)
+        return self.live.places(self._in_log(offsets))
 
     def check_marks(self, marks: Mapping[str, Any]) -> None:
         """Check the log."""
@@ -122,7 +151,7 @@ class ArchiveBefore:
         """Choose the cuts of the archive, or of the log."""
         if not ranges:
             return {}
-        begins = self.live.bounds([r[:3] for r in ranges])
+        begins = self._log_bounds(r[:3] for r in ranges)
         if all(r.low >= begins.get(r[:3], (1 << 62, 0))[0] for r in ranges):
             return self.live.cuts(ranges)
         return {"archive": self.options.max_records_per_partition or ROWS_PER_TASK}
@@ -144,7 +173,7 @@ class ArchiveBefore:
 
     def commit_group(self, group: str, offsets: Offsets) -> None:
         """Report progress."""
-        self.live.commit_group(group, offsets)
+        self.live.commit_group(group, self._in_log(offsets))
 
     def close(self) -> None:
         """Let go of connections."""

@@ -68,7 +68,10 @@ class LossPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """What a look at the queues found. A queue is in one of the three, or nobody knows of it."""
+    """What a look at the queues found. A queue is in one of the three, or nobody knows of it.
+
+    A queue that is gone also has bounds where an archive has its rows.
+    """
 
     bounds: dict[QueueKey, tuple[int, int]]  # first and end offset
     gone: frozenset[QueueKey] = frozenset()  # a living broker says that they do not exist
