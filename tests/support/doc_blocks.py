@@ -1,7 +1,7 @@
 """Every block of the documents, and the test that runs it.
 
-A block is run by the test that `RUN` names, or it shows something that cannot be run: a picture, or
-what a program printed. Tests that run single blocks take them from here, so that a block which
+A block is run by the test that `RUN` names, or compared by it with what a program prints, or it is
+a picture. Tests that run single blocks take them from here, so that a block which
 moves or is added is run or noticed.
 """
 
@@ -47,6 +47,9 @@ RUN = [
     Rule("README.md", "console", "tests/cli/test_demo.py", ("twinlog",)),  # `make demo`
     Rule("README.md", "console python", "tests/docs/test_readme_followed.py",
          ("The first ten minutes",)),
+    Rule("README.md", "text", "tests/docs/test_shown_output.py"),
+    Rule("CONTRIBUTING.md", "text", "tests/docs/test_shown_output.py"),
+    Rule("docs/GROUPS.md", "text", "tests/docs/test_shown_output.py"),
     Rule("examples/README.md", "sh", "tests/cli/test_examples.py"),
     Rule("docs/CLIENT.md", "python", "tests/client/test_documentation.py"),
     Rule("docs/CONSOLE.md", "text", "tests/console/test_command.py", ("Starting it",)),
@@ -64,11 +67,18 @@ RUN = [
       for path in sorted((ROOT / "docs" / "guides").glob("*.md"))),
     Rule("docs/zh/quick-start.md", READ, "tests/packaging/test_guides.py"),
 ]  # fmt: skip
-# Pictures, listings of targets, and output. Nothing in them is typed.
-SHOWN = {
-    "README.md", "CONTRIBUTING.md", "docs/ARCHITECTURE.md", "docs/BENCHMARKS.md",
-    "docs/CONCEPTS.md", "docs/FAILOVER.md", "docs/GROUPS.md",
-}  # fmt: skip
+# Pictures, by page and section. Nothing in them is typed, and no program printed them.
+PICTURES = {
+    ("README.md", "twinlog"),
+    ("docs/ARCHITECTURE.md", "The picture"),
+    ("docs/ARCHITECTURE.md", "A log and its watermarks"),
+    ("docs/CONCEPTS.md", "A log, and positions in it"),
+    ("docs/CONCEPTS.md", "How a master streams its log"),
+    ("docs/CONCEPTS.md", "How a synchronous send waits"),
+    ("docs/CONCEPTS.md", "How a switch works"),
+    ("docs/FAILOVER.md", "Failover"),
+}
+PROFILES = "docs/BENCHMARKS.md"  # Lines of a profiler, rendered from tools/bench/remarks.toml.
 
 
 def page_id(path: Path) -> str:
@@ -100,5 +110,6 @@ def not_run(block: Block) -> str:
         return f"two tests: {tests}"
     if tests:
         return "" if (ROOT / tests[0]).exists() else f"there is no {tests[0]}"
-    is_shown = block.page in SHOWN and block.language == ""
+    is_listed = (block.page, block.section) in PICTURES or block.page == PROFILES
+    is_shown = is_listed and block.language == ""
     return "" if is_shown else "no test runs it (support/doc_blocks.py)"
