@@ -242,6 +242,40 @@ def test_an_unclean_election_takes_whom_the_operator_names(pair: World) -> None:
     assert "unclean" in pair.twinlog("ha", "status").out
 
 
+def test_a_member_that_was_not_drained_is_not_called_back(pair: World) -> None:
+    name = pair.group.name
+    assert (
+        pair.twinlog("ha", "undrain", name, 2)
+        .ok()
+        .out.startswith(f"replica 2 of {name} is not drained\n")
+    )
+    events = pair.twinlog("ha", "events", name, "-o", "json").json
+    assert "undrained" not in {event["event"] for event in events}
+
+
+def test_events_of_a_group_that_is_none(pair: World) -> None:
+    """The journals of controllers, which have no group, are no answer."""
+    for words in (["ha", "events"], ["events"], ["events", "--ha"]):
+        found = pair.twinlog(*words, "nobody")
+        assert (found.code, found.out) == (NOT_FOUND, ""), words
+        assert "no broker 'nobody'" in found.err
+    assert "elected" in pair.twinlog("ha", "events", pair.group.name).ok().out
+
+
+def test_the_group_of_another_cluster_is_not_changed(pair: World) -> None:
+    at, name = pair.controller, pair.group.name
+    words = ["-a", at, "-bn", name, "-b", 2]
+    found = pair.mqadmin("electMaster", *words, "-c", "Other")
+    assert (found.code, found.out) == (FAILED, "")
+    assert f"{name} belongs to cluster DefaultCluster, not to Other" in found.err
+    pair.group.until_master(1)
+    pair.twinlog("ha", "drain", name, 2).ok()
+    pair.group.kill(2)
+    found = pair.mqadmin("cleanBrokerMetadata", *words, "-c", "Other")
+    assert (found.code, "belongs to cluster DefaultCluster" in found.err) == (FAILED, True)
+    pair.mqadmin("cleanBrokerMetadata", *words, "-c", "DefaultCluster").ok()
+
+
 def test_controller_status_names_the_leader_and_its_groups(pair: World) -> None:
     found = pair.twinlog("controller", "status", "-o", "json")
     assert found.json["controllers"] == [

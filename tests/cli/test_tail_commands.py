@@ -92,6 +92,10 @@ def test_what_is_no_record_is_counted_and_the_rest_is_shown(
 
 
 def test_a_store_without_cuts_and_a_name_that_is_none(cluster: LocalTwins, tmp_path: Path) -> None:
+    no_store = cluster.twinlog("ha", "tail", "list", "--store", tmp_path)
+    assert (no_store.code, no_store.out) == (NOT_FOUND, ""), "not: nothing was cut"
+    assert f"{tmp_path}: no store is here" in no_store.err
+    (tmp_path / "commitlog").mkdir()
     empty = cluster.twinlog("ha", "tail", "list", "--store", tmp_path)
     assert (empty.code, empty.out) == (0, "nothing was cut\n")
     found = cluster.twinlog("ha", "tail", "show", "cut-1-2", "--store", tmp_path)

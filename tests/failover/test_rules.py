@@ -534,6 +534,24 @@ async def test_without_controller_and_slave_sends_end_with_12_and_then_14(tmp_pa
         assert first.store.commit_log.max_offset == end
 
 
+async def test_a_switch_does_not_make_a_master_suspect_while_a_slave_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives its lease back for the switch, and hears its controller all the time."""
+    async with local_group(tmp_path) as group:
+        first, _ = await group.pair(slave_timeout=30_000)
+        await group.brokers.send(first)
+        monkeypatch.setattr(first.ha.group, "acked", lambda *_: None)
+        sending = asyncio.create_task(send(group, first))
+        await until(lambda: first.replies.waits_for_replicas_ms() > 700)
+        header = {"clusterName": "DefaultCluster", "brokerName": GROUP, "brokerId": 2,
+                  "designateElect": "true"}  # fmt: skip
+        command = RemotingCommand.request(RequestCode.CONTROLLER_ELECT_MASTER, header)
+        answer = await group.brokers.client.invoke(group.controller.address, command, 30_000)
+        assert (answer.remark or "").startswith("no switch"), answer.remark
+        assert await sending == (ResponseCode.SUCCESS, ""), "the slave leaves the set after 1.5 s"
+
+
 async def test_a_deposed_master_that_cannot_store_the_epoch_passes_sends_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

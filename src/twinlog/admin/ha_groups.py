@@ -6,11 +6,14 @@ Of an Apache 4.9 master, which says nothing about its slaves, the ends of the lo
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 from collections.abc import Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from twinlog.admin.client import Admin
+from twinlog.admin.failover import STATUS_TIMEOUT_MS
 from twinlog.admin.ha import (
     GroupHAStatus,
     RemainingReplica,
@@ -30,16 +33,29 @@ from twinlog.remoting.codes import RequestCode
 
 
 async def ha_status(
-    admin: Admin, *, cluster: str | None = None, without: Collection[str] = ()
+    admin: Admin,
+    *,
+    cluster: str | None = None,
+    without: Collection[str] = (),
+    controlled: Collection[str] = (),
 ) -> list[GroupHAStatus]:
-    """The replication of every group of brokers but `without`, all asked at the same time."""
+    """The replication of every group of brokers but `without`, all asked at the same time. Brokers
+    of `controlled` groups have less time: their controller says what matters."""
     info = await admin.cluster()
     names = [name for name in info.names(cluster) if name not in without]
     if not names:
         return []
     rivals = await _rivals(admin)
     timeout_ms = admin.instance.settings.request_timeout_ms
-    found = await all_replicas(admin, info, timeout_ms=timeout_ms, names=names)
+    quick_ms = min(timeout_ms, STATUS_TIMEOUT_MS)
+    asked = [
+        all_replicas(admin, info, timeout_ms=limit_ms, names=some)
+        for limit_ms, some in (
+            (timeout_ms, [name for name in names if name not in controlled]),
+            (quick_ms, [name for name in names if name in controlled]),
+        )
+    ]
+    found = list(itertools.chain(*await asyncio.gather(*asked)))
     return [
         _with_rivals(group_of(name, [f for f in found if f.group == name]), rivals)
         for name in names

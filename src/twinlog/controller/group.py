@@ -48,7 +48,7 @@ from twinlog.controller.liveness import Liveness
 from twinlog.controller.pending import HandOver, Pending
 from twinlog.controller.record import Election, GroupRecord, Replica, changed
 from twinlog.controller.refusals import NO_REFUSAL, Refusal, RefusalKind
-from twinlog.controller.strangers import Strangers, identity_refusal
+from twinlog.controller.strangers import Strangers, identity_refusal, other_cluster
 
 REPLICAS_MAX = 100
 CANNOT_WRITE = "cannot write"
@@ -511,7 +511,7 @@ class Group:
 
     def register(self, now_ms: int, request: RegisterReplica) -> list[Effect]:
         record, replica = self.record, request.replica
-        other = self._strangers.other_cluster(record, request.cluster)
+        other = other_cluster(record, request.cluster)
         if other:
             return self._turn_away(replica, Refusal(RefusalKind.INVALID, other), request.token)
         known = record.replicas.get(replica.broker_id)
@@ -557,6 +557,8 @@ class Group:
         if refusal.text:
             return [self._refuse(request.token, refusal)]
         replica = msgspec.structs.replace(record.replicas[n], learner=request.is_learner)
+        if replica == record.replicas[n]:
+            return [Reply(request.token, record)]  # It is so already: nothing happens.
         members = record.sync_state_set - {n} if request.is_learner else record.sync_state_set
         is_smaller = members != record.sync_state_set
         following = self._changed(

@@ -18,6 +18,7 @@ from twinlog.controller.membership import Proposal
 from twinlog.controller.operators import KnowsGroups, OperatorRequests
 from twinlog.controller.record import GroupRecord, Policy, Replica, next_broker_id
 from twinlog.controller.refusals import RESPONSE_CODES
+from twinlog.controller.strangers import other_cluster
 from twinlog.remoting import fastjson
 from twinlog.remoting.bodies import controller as bodies
 from twinlog.remoting.codes import RequestCode, ResponseCode
@@ -256,6 +257,8 @@ class ControllerProcessor:
 
     def _elect(self, connection: ServerConnection, request: Request) -> None:
         header = request.header(headers.ElectMasterRequestHeader)
+        if self._is_of_another_cluster(connection, request, header):
+            return
         wanted = header.broker_id if header.designate_elect and header.broker_id > 0 else None
 
         def answer(reply: Reply) -> None:
@@ -279,6 +282,8 @@ class ControllerProcessor:
             remark = f"Broker {header.broker_name} is not existed,clean broker data failure."
             connection.reply(request, code, remark=remark)
             return
+        if self._is_of_another_cluster(connection, request, header):
+            return
         text = header.broker_controller_ids_to_clean or ""
         ids = [number_or_none(part, 1, _ID_MAX) for part in text.split(";") if part]
         if not ids or any(n is None for n in ids):
@@ -288,6 +293,19 @@ class ControllerProcessor:
         found = [n for n in ids if n]
         is_living = header.is_clean_living_broker
         self._remove_next(connection, request, header.broker_name, found, is_living)
+
+    def _is_of_another_cluster(
+        self,
+        connection: ServerConnection,
+        request: Request,
+        header: headers.ElectMasterRequestHeader | headers.CleanBrokerDataRequestHeader,
+    ) -> bool:
+        """Whoever names another cluster means another group: refused."""
+        group, cluster = self._known(header.broker_name), header.cluster_name
+        if group is None or not cluster or not (why := other_cluster(group.record, cluster)):
+            return False
+        connection.reply(request, ResponseCode.CONTROLLER_INVALID_REQUEST, remark=why)
+        return True
 
     def _remove_next(
         self,

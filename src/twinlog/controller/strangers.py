@@ -9,6 +9,12 @@ from twinlog.controller.record import GroupRecord, Replica
 _SAID_MAX = 100
 
 
+def other_cluster(record: GroupRecord, cluster: str) -> str:
+    if cluster == record.cluster:
+        return ""
+    return f"{record.group} belongs to cluster {record.cluster}, not to {cluster[:80]}"
+
+
 class Strangers:
     """Why one is refused, and whether that was said already."""
 
@@ -19,7 +25,7 @@ class Strangers:
     def why(self, record: GroupRecord, now_ms: int, beat: Heartbeat) -> str:
         """It is of another cluster, or another process has its id, or it follows a controller with
         another record: its log may hold anything."""
-        other = self.other_cluster(record, beat.cluster) if beat.cluster else ""
+        other = other_cluster(record, beat.cluster) if beat.cluster else ""
         if other:
             return other
         holder = self.holder(record.group, now_ms, beat.broker_id, beat.address)
@@ -34,11 +40,6 @@ class Strangers:
             f"replica {beat.broker_id} follows another controller (lineage {stored.lineage[:40]},"
             f" here {record.lineage}): name the same controllers in all files of the group"
         )
-
-    def other_cluster(self, record: GroupRecord, cluster: str) -> str:
-        if cluster == record.cluster:
-            return ""
-        return f"{record.group} belongs to cluster {record.cluster}, not to {cluster[:80]}"
 
     def holder(self, group: str, now_ms: int, broker_id: int, address: str) -> str:
         """Why an id cannot be taken: who has it lives at another address. A copy of a store would

@@ -146,6 +146,19 @@ class TestElect:
 
 
 class TestDrain:
+    def test_what_is_so_already_is_no_change(self) -> None:
+        """An event `undrained` of a member would say that it was no member before."""
+        bench = Bench(group({1, 2}))
+        bench.beat(1)
+        bench.beat(2)
+        version = bench.record.version
+        assert not bench.ask(events.SetLearner(GROUP, 2, False, "undrain")).error
+        assert bench.record.version == version
+        assert "undrained" not in bench.kinds
+        for token in ("first", "again"):
+            assert not bench.ask(events.SetLearner(GROUP, 2, True, token)).error
+        assert bench.kinds.count("drained") == 1
+
     def test_it_is_refused_while_there_is_no_master(self) -> None:
         """It may be the only one that can be elected."""
         bench = Bench(group({1, 2}))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from twinlog.cli.admin.options import once_options
-from twinlog.cli.admin.session import Session, call, show
+from twinlog.cli.admin.session import Session, call, not_found, show
 from twinlog.cli.exit_codes import CommandError
 from twinlog.cli.output import Column, Report, Table, show_time
 from twinlog.cli.times import now_ms, parse_time
@@ -69,15 +69,25 @@ def events(
         silent.update(found.failures)
         return about_ha(found.events, count) if is_ha else found.events
 
-    return show_events(session, read, since, limit, follow)
+    return show_events(session, read, name, since, limit, follow)
 
 
-def show_events(session: Session, read: Read, since: str | None, limit: int, follow: bool) -> int:
+def show_events(
+    session: Session, read: Read, name: str | None, since: str | None, limit: int, follow: bool
+) -> int:
     """Print what was read; with `follow` also what comes."""
     since_ms = None if since is None else parse_time(since)
 
+    async def checked(admin: Admin, from_ms: int | None, count: int | None) -> list[Event]:
+        found = await read(admin, from_ms, count)
+        if name is not None and from_ms is None and all(e.get("group") != name for e in found):
+            known = list((await admin.cluster()).brokers)
+            if name not in known:  # Servers without a group, as controllers, tell in any case.
+                raise not_found("broker", name, known)
+        return found
+
     def look(from_ms: int | None, count: int | None) -> list[Event]:
-        return call(session, lambda admin: read(admin, from_ms, count))
+        return call(session, lambda admin: checked(admin, from_ms, count))
 
     if follow:
         _follow(session, look, since_ms, limit)

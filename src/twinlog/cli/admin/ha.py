@@ -110,7 +110,7 @@ async def ha_report(admin: Admin, cluster: str | None, controller: str | None = 
         if cluster not in known:
             raise not_found("cluster", cluster, list(known))
     controlled, decided = await controlled_report(admin, cluster, controller)
-    found = await ha_status(admin, cluster=cluster)
+    found = await ha_status(admin, cluster=cluster, controlled=decided)
     groups = [group for group in found if group.broker_name not in decided]
     if controlled is None:
         return _fixed_report(groups)

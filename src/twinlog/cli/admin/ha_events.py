@@ -52,7 +52,7 @@ def events(
                 said.add(str(error))
         return about_ha(found, count)
 
-    return show_events(session, read, since, limit, follow)
+    return show_events(session, read, name, since, limit, follow)
 
 
 async def _without_leader(

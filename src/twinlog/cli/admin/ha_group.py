@@ -327,6 +327,8 @@ def undrain(
     """Let a drained replica be counted again; it is admitted when it has caught up."""
 
     async def change(controllers: Controllers, group: GroupFacts, target: int) -> str:
+        if not next(r for r in group.replicas if r.broker_id == target).is_learner:
+            return "is not drained"
         await controllers.set_learner(group.broker_name, target, is_learner=False)
         if await controllers.wait_until_in_sync(group.broker_name, target, wait_s):
             return "is in the set again"

@@ -51,6 +51,9 @@ def _stores(given: tuple[Path, ...]) -> list[Path]:
         for store in given:
             if not store.is_dir():
                 raise CommandError(f"--store {store}: no such directory", NOT_FOUND)
+            if not any((store / name).is_dir() for name in ("commitlog", "twinlog")):
+                hint = "give the storePathRootDir of a broker"
+                raise CommandError(f"--store {store}: no store is here", NOT_FOUND, hint=hint)
         return list(given)
     from twinlog.cli.local import default_directory
     from twinlog.cli.local_cluster import load_cluster
