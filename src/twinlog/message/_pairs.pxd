@@ -69,12 +69,18 @@ cdef inline char* put_decimal(char* at, int64_t value) noexcept:
 
 cdef inline bint extend_hash(const char* at, Py_ssize_t size, uint32_t* value) noexcept:
     """Go on with a Java hash; False: not ASCII, where bytes are not what Java hashes."""
+    cdef const uint8_t* byte = <const uint8_t*> at
+    cdef const uint8_t* end = byte + size
     cdef uint32_t total = value[0]
     cdef uint8_t seen = 0
-    cdef Py_ssize_t i
-    for i in range(size):
-        seen |= <uint8_t> at[i]
-        total = total * 31 + <uint8_t> at[i]
+    while end - byte >= 4:  # 31^4 at once: the multiplications of one byte wait for the last one's.
+        seen |= byte[0] | byte[1] | byte[2] | byte[3]
+        total = total * 923521 + (byte[0] * 29791u + byte[1] * 961u + byte[2] * 31u + byte[3])
+        byte += 4
+    while byte < end:
+        seen |= byte[0]
+        total = total * 31 + byte[0]
+        byte += 1
     value[0] = total
     return seen < 128
 
@@ -176,20 +182,33 @@ cdef inline void find_dispatched(
         at = stop + 1
 
 
-cdef inline int push8(bytearray numbers, int64_t value) except -1:
+cdef enum:
+    ROOM_MIN = 512           # Of what grows; doubled when it is full.
+
+
+cdef inline char* more(bytearray data, Py_ssize_t* used, Py_ssize_t size) except NULL:
+    """Where the next few bytes go. `used` of `data` count, and these; the rest is room."""
+    cdef Py_ssize_t end = used[0] + size
+    if end > PyByteArray_GET_SIZE(data):
+        PyByteArray_Resize(data, max(ROOM_MIN, 2 * end))
+    used[0] = end
+    return PyByteArray_AS_STRING(data) + end - size
+
+
+cdef inline int push8(bytearray data, Py_ssize_t* used, int64_t value) except -1:
     """Append a number of this machine."""
-    cdef Py_ssize_t used = PyByteArray_GET_SIZE(numbers)
-    PyByteArray_Resize(numbers, used + 8)
-    (<int64_t*> (PyByteArray_AS_STRING(numbers) + used))[0] = value
+    (<int64_t*> more(data, used, 8))[0] = value
     return 0
 
 
-cdef inline Py_ssize_t add_keys(bytearray hashes, uint32_t prefix, Dispatched* found) except -2:
+cdef inline Py_ssize_t add_keys(
+    bytearray hashes, Py_ssize_t* used, uint32_t prefix, Dispatched* found
+) except -2:
     """Append the hashes of a record's index keys; how many. -1, and none: one is not UTF-8.
 
     `prefix` is the hash of what stands before every key of the topic.
     """
-    cdef Py_ssize_t before = PyByteArray_GET_SIZE(hashes)
+    cdef Py_ssize_t before = used[0]
     cdef const char* at = found.keys.at
     cdef const char* end = at + found.keys.size
     cdef const char* stop
@@ -197,7 +216,7 @@ cdef inline Py_ssize_t add_keys(bytearray hashes, uint32_t prefix, Dispatched* f
     cdef bint is_text = True
     if found.unique.size:
         is_text = text_hash(found.unique.at, found.unique.size, &value)
-        push8(hashes, never_negative(value))
+        push8(hashes, used, never_negative(value))
     while at < end and is_text:
         stop = <const char*> memchr(at, 32, end - at)
         if stop == NULL:
@@ -205,9 +224,9 @@ cdef inline Py_ssize_t add_keys(bytearray hashes, uint32_t prefix, Dispatched* f
         if stop > at:
             value = prefix
             is_text = text_hash(at, stop - at, &value)
-            push8(hashes, never_negative(value))
+            push8(hashes, used, never_negative(value))
         at = stop + 1
     if not is_text:
-        PyByteArray_Resize(hashes, before)
+        used[0] = before
         return -1
-    return (PyByteArray_GET_SIZE(hashes) - before) // 8
+    return (used[0] - before) // 8

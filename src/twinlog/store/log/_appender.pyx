@@ -11,6 +11,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcpy
 
+from twinlog.message._crc cimport whole_crc
 from twinlog.message._layout cimport (
     BLANK_SIZE_MIN,
     CRC_MASK,
@@ -157,7 +158,9 @@ cdef class Appender:
         record = PyBytes_FromStringAndSize(NULL, size)
         _encode(
             PyBytes_AS_STRING(record), size, new, offset, self.timestamp, topic_bytes, body,
-            <int64_t> (checksum(body) & CRC_MASK) if body_size else 0, born_host, store_host,
+            <int64_t> (whole_crc(PyBytes_AS_STRING(body), body_size, checksum) & CRC_MASK)
+            if body_size else 0,
+            born_host, store_host,
         )
         end.pieces.append(record)
         end.tail = new.end_offset

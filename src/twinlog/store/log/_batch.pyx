@@ -6,12 +6,13 @@ that do not add up, zeros in properties, tags or keys that are not UTF-8, too mu
 to them: they give reasons, and they are the reference.
 """
 
-from cpython.bytearray cimport PyByteArray_GET_SIZE
+from cpython.bytearray cimport PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.string cimport memchr, memcpy
 
+from twinlog.message._crc cimport whole_crc
 from twinlog.message._layout cimport (
     CRC_MASK,
     ENTRY_SIZE,
@@ -38,14 +39,17 @@ from twinlog.message._pairs cimport (
 
 cdef enum:
     ID_SIZE = 16             # Hexadecimal digits of an offset.
+    SEPARATOR = 2            # Of properties.
 
 
-cdef Py_ssize_t _count(const char* at, Py_ssize_t size) noexcept:
-    """How many members there are; -1: the sizes do not add up."""
+cdef Py_ssize_t _count(const char* at, Py_ssize_t size, Py_ssize_t* separators) noexcept:
+    """How many members there are, and how many whose properties lack the separator at their end;
+    -1: the sizes do not add up."""
     cdef const char* end = at + size
     cdef const char* properties
     cdef int64_t member_size, body_size
     cdef Py_ssize_t count = 0
+    separators[0] = 0
     while at < end:
         if end - at < MEMBER_SIZE_MIN:
             return -1
@@ -57,6 +61,7 @@ cdef Py_ssize_t _count(const char* at, Py_ssize_t size) noexcept:
         at += member_size
         if get2(properties - PROPERTIES_LENGTH_SIZE) != at - properties:
             return -1
+        separators[0] += at > properties and (at - 1)[0] != SEPARATOR
         count += 1
     return count
 
@@ -77,30 +82,30 @@ def encode_body(
     cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), middle_size = PyBytes_GET_SIZE(middle)
     cdef Py_ssize_t tail_size = PyBytes_GET_SIZE(tail), id_size = PyBytes_GET_SIZE(id_prefix)
     cdef Py_ssize_t body_size, own_size, properties_size, number, key_count, _
-    cdef Py_ssize_t count = _count(at, PyBytes_GET_SIZE(body))
+    cdef Py_ssize_t separators
+    cdef Py_ssize_t count = _count(at, PyBytes_GET_SIZE(body), &separators)
     cdef Py_ssize_t fixed_size = PLACE_SIZE + middle_size + 4 + topic_size + PROPERTIES_LENGTH_SIZE
     cdef int64_t size, crc, bare_offset = -1
     cdef uint32_t tags_code
     cdef Dispatched found
     cdef bytes data, entries, ids
-    cdef char* start
     cdef char* out
     cdef char* entry
     cdef char* id_at
     cdef bytearray hashes = bytearray(), offsets = bytearray()
+    cdef Py_ssize_t hashes_used = 0, offsets_used = 0
     if count < 1 or count > count_max:
         return None
     body_size = get4(at + MEMBER_BODY_SIZE_AT)
     if mark in body[MEMBER_SIZE_MIN + body_size : <Py_ssize_t> get4(at)]:
         return None
-    # One byte each for a separator before the tail, which not every member needs.
     data = PyBytes_FromStringAndSize(
         NULL,
-        PyBytes_GET_SIZE(body) + count * (fixed_size + tail_size + 1 - MEMBER_SIZE_MIN),
+        PyBytes_GET_SIZE(body) + count * (fixed_size + tail_size - MEMBER_SIZE_MIN) + separators,
     )
     entries = PyBytes_FromStringAndSize(NULL, count * ENTRY_SIZE)
     ids = PyBytes_FromStringAndSize(NULL, count * (id_size + ID_SIZE + 1))
-    start = out = PyBytes_AS_STRING(data)
+    out = PyBytes_AS_STRING(data)
     entry = PyBytes_AS_STRING(entries)
     id_at = PyBytes_AS_STRING(ids)
     for number in range(count):
@@ -112,24 +117,24 @@ def encode_body(
         if own_size:
             if memchr(properties, 0, own_size) != NULL:
                 return None
-            properties_size += properties[own_size - 1] != 2
+            properties_size += properties[own_size - 1] != SEPARATOR
         if properties_size > PROPERTIES_SIZE_MAX:
             return None
         find_dispatched(properties, own_size, &found)
         tags_code = 0
         if not text_hash(found.tags.at, found.tags.size, &tags_code):
             return None
-        key_count = add_keys(hashes, prefix, &found)
-        if key_count < 0 or PyByteArray_GET_SIZE(hashes) > 8 * keys_max:
+        key_count = add_keys(hashes, &hashes_used, prefix, &found)
+        if key_count < 0 or hashes_used > 8 * keys_max:
             return None
         for _ in range(key_count):
-            push8(offsets, physical_offset)
+            push8(offsets, &offsets_used, physical_offset)
         if key_count == 0:
             bare_offset = physical_offset
         size = fixed_size + body_size + properties_size
         crc = 0
         if body_size:
-            crc = <int64_t> crc32(PyBytes_FromStringAndSize(content, body_size)) & CRC_MASK
+            crc = <int64_t> whole_crc(content, body_size, crc32) & CRC_MASK
 
         out = put4(put4(put4(put4(out, size), magic), crc), queue_id)
         memcpy(out, at + MEMBER_FLAG_AT, 4)  # The flag.
@@ -146,7 +151,7 @@ def encode_body(
         memcpy(out, properties, own_size)
         out += own_size
         if properties_size > own_size + tail_size:
-            out[0] = 2
+            out[0] = SEPARATOR
             out += 1
         memcpy(out, PyBytes_AS_STRING(tail), tail_size)
         out += tail_size
@@ -157,7 +162,8 @@ def encode_body(
         id_at += 1
         at = properties + own_size
         physical_offset += size
-    if out - start < PyBytes_GET_SIZE(data):
-        data = PyBytes_FromStringAndSize(start, out - start)
+    PyByteArray_Resize(hashes, hashes_used)
+    PyByteArray_Resize(offsets, offsets_used)
+    assert out == PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data)
     text = PyUnicode_DecodeASCII(PyBytes_AS_STRING(ids), PyBytes_GET_SIZE(ids) - 1, NULL)
     return data, entries, count, hashes, offsets, bare_offset, text

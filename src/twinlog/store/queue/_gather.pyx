@@ -9,12 +9,12 @@ A page that the disk cannot read, or that its file has lost, is answered with SI
 end the process. So each page is touched first, by code that SIGBUS leads back out of.
 """
 
-from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp, memcpy
 
+from twinlog.message._crc cimport whole_crc
 from twinlog.message._layout cimport (
     BODY_CRC_AT,
     BODY_SIZE_AT,
@@ -98,7 +98,6 @@ cdef size_t _page_size = getpagesize()
 
 cdef enum:
     PAIRS_SIZE = 4096
-    COPIED_MAX = 4096        # Up to here a copy costs less than a view.
 
 cdef enum:
     SOUND = 0
@@ -144,11 +143,7 @@ cdef bint _is_body_sound(const char* at, object crc32) except -1:
     cdef int64_t body_size = <int32_t> get4(at + BODY_SIZE_AT)
     if body_size == 0:
         return True
-    if body_size <= COPIED_MAX:
-        found = crc32(PyBytes_FromStringAndSize(at + HEAD_SIZE, body_size))
-    else:
-        found = crc32(PyMemoryView_FromMemory(<char*> at + HEAD_SIZE, body_size, PyBUF_READ))
-    return (<uint32_t> found & CRC_MASK) == get4(at + BODY_CRC_AT)
+    return (whole_crc(at + HEAD_SIZE, body_size, crc32) & CRC_MASK) == get4(at + BODY_CRC_AT)
 
 
 cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:

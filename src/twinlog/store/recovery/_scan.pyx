@@ -7,11 +7,12 @@ sector may be missing) or keys that are not ASCII, a number that does not follow
 who know everything and give reasons go on from there. They are the reference.
 """
 
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memchr, memcmp, memset
 
+from twinlog.message._crc cimport whole_crc
 from twinlog.message._layout cimport (
     BODY_CRC_AT,
     BODY_SIZE_AT,
@@ -40,6 +41,7 @@ from twinlog.message._pairs cimport (
     get2,
     get4,
     get8,
+    more,
     push8,
     put4,
     text_hash,
@@ -49,14 +51,10 @@ from twinlog.message._pairs cimport (
 from twinlog.message.hashing import topic_prefix_hash
 from twinlog.message.record import topic_text
 
-cdef extern from "<string.h>":
-    void* memmem(const void*, size_t, const void*, size_t) noexcept
-
 cdef enum:
     NOT_PLAIN = HOSTS_V6_MASK | UNQUEUED_FLAG
     GROUPS_MAX = 512         # Queues in one pass; more are for the next.
     SLOTS = 2048
-    COPIED_MAX = 4096        # Up to here a copy costs less than a view.
 
 
 cdef class Group:
@@ -68,6 +66,7 @@ cdef class Group:
     cdef readonly int64_t first_offset
     cdef readonly int64_t end            # Physical offset behind the last.
     cdef readonly bytearray entries
+    cdef Py_ssize_t entries_used         # Of `entries`, until the pass is over.
     cdef int64_t next_number
     cdef uint32_t prefix
     cdef const char* topic_at
@@ -124,12 +123,27 @@ cdef class Plain:
         return group
 
 
+cdef inline bint _contains(const char* at, Py_ssize_t size, bytes wanted) noexcept:
+    """Whether `wanted`, which is something, is in there. Looked for by its last byte: that is rare
+    among properties when it ends their names."""
+    cdef Py_ssize_t before = PyBytes_GET_SIZE(wanted) - 1
+    cdef const char* text = PyBytes_AS_STRING(wanted)
+    cdef const char* end = at + size
+    at += before
+    while at < end:
+        at = <const char*> memchr(at, <uint8_t> text[before], end - at)
+        if at == NULL:
+            return False
+        if memcmp(at - before, text, before) == 0:
+            return True
+        at += 1
+    return False
+
+
 cdef inline bint _is_body(crc32, const char* at, Py_ssize_t size, uint32_t wanted) except -1:
     if size == 0:
         return True
-    if size <= COPIED_MAX:
-        return (<uint32_t> crc32(PyBytes_FromStringAndSize(at, size)) & CRC_MASK) == wanted
-    return (<uint32_t> crc32(<const uint8_t[:size]> <const uint8_t*> at) & CRC_MASK) == wanted
+    return (whole_crc(at, size, crc32) & CRC_MASK) == wanted
 
 
 def scan_plain(bytes data, Py_ssize_t position, int64_t physical_offset, crc32, bytes observed):
@@ -144,7 +158,8 @@ def scan_plain(bytes data, Py_ssize_t position, int64_t physical_offset, crc32, 
     cdef const char* topic
     cdef const char* properties
     cdef int64_t size, body_size, queue_id, number, offset, timestamp
-    cdef Py_ssize_t topic_size, properties_size, key_count, used, _
+    cdef Py_ssize_t topic_size, properties_size, key_count, _
+    cdef Py_ssize_t hashes_used = 0, offsets_used = 0, timestamps_used = 0
     cdef uint32_t tags_code
     cdef Dispatched found
     cdef Plain plain = Plain.__new__(Plain)
@@ -187,32 +202,28 @@ def scan_plain(bytes data, Py_ssize_t position, int64_t physical_offset, crc32, 
             group = plain.group(topic, topic_size, queue_id)
             if group is None:
                 break
-        used = PyByteArray_GET_SIZE(group.entries)
-        if used and number != group.next_number:
+        if group.entries_used and number != group.next_number:
             break
-        key_count = add_keys(plain.key_hashes, group.prefix, &found)
+        key_count = add_keys(plain.key_hashes, &hashes_used, group.prefix, &found)
         if key_count < 0:
             break
 
         # From here on it is taken.
-        if used == 0:
+        if group.entries_used == 0:
             group.first_number = number
             group.first_offset = offset
         for _ in range(key_count):
-            push8(plain.key_offsets, offset)
-            push8(plain.key_timestamps, timestamp)
+            push8(plain.key_offsets, &offsets_used, offset)
+            push8(plain.key_timestamps, &timestamps_used, timestamp)
         if key_count == 0:
             plain.bare_offset = offset
-        PyByteArray_Resize(group.entries, used + ENTRY_SIZE)
         put8(
-            put4(put8(PyByteArray_AS_STRING(group.entries) + used, offset), size),
+            put4(put8(more(group.entries, &group.entries_used, ENTRY_SIZE), offset), size),
             <int32_t> tags_code,
         )
         group.next_number = number + 1
         group.end = offset + size
-        if PyBytes_GET_SIZE(observed) and memmem(
-            properties, properties_size, PyBytes_AS_STRING(observed), PyBytes_GET_SIZE(observed)
-        ) != NULL:
+        if PyBytes_GET_SIZE(observed) and _contains(properties, properties_size, observed):
             text = PyBytes_FromStringAndSize(properties, properties_size)
             flag = <int32_t> get4(at + SYS_FLAG_AT)
             plain.observed.append(
@@ -224,5 +235,10 @@ def scan_plain(bytes data, Py_ssize_t position, int64_t physical_offset, crc32, 
     if plain.count == 0:
         return None
     plain.end = physical_offset + (at - start)
-    plain.groups = [group for group in plain.groups if group.entries]
+    plain.groups = [group for group in plain.groups if (<Group> group).entries_used]
+    for group in plain.groups:
+        PyByteArray_Resize(group.entries, group.entries_used)
+    PyByteArray_Resize(plain.key_hashes, hashes_used)
+    PyByteArray_Resize(plain.key_offsets, offsets_used)
+    PyByteArray_Resize(plain.key_timestamps, timestamps_used)
     return plain

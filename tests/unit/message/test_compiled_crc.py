@@ -1,0 +1,38 @@
+"""CRC-32 as the compiled parts compute it is that of the library, whatever the size of a body."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.support.stores import HOST
+
+from twinlog.message.crc import crc32
+from twinlog.message.layout import HEAD_SIZE
+from twinlog.message.model import PutMessage
+from twinlog.message.record import encode_record
+from twinlog.runtime.compiled import load
+
+pytestmark = pytest.mark.compiled
+# Every number of lanes, blocks and single bytes that folding and its tables can leave.
+SIZES = [*range(1, 1100), *(1 << n for n in range(11, 17)), 4095, 4097, 65_521]
+
+
+def record_of(body: bytes) -> bytes:
+    message = PutMessage(
+        topic="T", queue_id=0, body=body, properties=b"a\x01b", born_host=HOST, store_host=HOST
+    )
+    return encode_record(message, 0, 0, 1)
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_a_record_is_taken_with_its_checksum_and_with_no_other_one(part: int) -> None:
+    scan_plain = load("twinlog.store.recovery._scan").scan_plain
+    rng = random.Random(part)
+    for size in SIZES[part::8]:
+        record = bytearray(record_of(rng.randbytes(size)))
+        shift = rng.randrange(64)  # Records begin anywhere in what was read.
+        before = bytes(shift)
+        assert scan_plain(before + record, shift, 0, crc32, b"").count == 1, size
+        record[HEAD_SIZE + rng.randrange(size)] ^= 1 << rng.randrange(8)
+        assert scan_plain(before + record, shift, 0, crc32, b"") is None, size
