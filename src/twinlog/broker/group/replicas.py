@@ -563,8 +563,7 @@ class ReplicasManager:
         """A master that neither its controller nor its slaves answer may have been replaced: it
         takes no more sends, and says nothing to name servers, until one of them is back."""
         waited_ms = self._broker.replies.waits_for_replicas_ms()
-        # A lease that was given back for a switch does not mean that nobody answers.
-        is_switching = self._hand_over_to is not None
+        is_switching = self._hand_over_to is not None  # Then it has given its lease back.
         has_lease = is_switching or authority.may_answer_early(self._clock.boot_ms())
         end = self._broker.store.commit_log.max_offset
         if not self._suspect and not has_lease and waited_ms >= _SUSPECT_MS:
