@@ -23,11 +23,18 @@ described in [OPERATIONS](OPERATIONS.md).
 `mqadmin`, `mqnamesrv`, `mqbroker` and `mqcontroller` are also installed. They accept the options of
 Apache's programs with the same names; `mqadmin help` lists the verbs.
 
+## Connection options
+
+A command that talks to a cluster has all of these options.
+
+{connection}
 ## Common options
 
 These options have the same meaning in every command that has them. Every command also has `--help`.
 
+{common}
 """
+PLAIN = "twinlog bench sub"
 COMMON_FROM = 12
 """An option that at least so many commands have in the same form is listed once."""
 
@@ -36,8 +43,17 @@ def page() -> str:
     commands = list(_commands(cli, ["twinlog"]))
     counts = Counter(row for _, command in commands for row in _rows(command))
     common = [row for row, count in counts.items() if count >= COMMON_FROM]
-    sections = (part for words, command in commands for part in _section(words, command, common))
-    return HEAD + _table(common) + "\n" + "\n".join(sections)
+    # Those of a command that only talks to a cluster: `bench sub` has no other common option.
+    known = _rows({" ".join(words): command for words, command in commands}[PLAIN])
+    connection = [row for row in common if row in known]
+    sections = (
+        part for words, command in commands for part in _section(words, command, connection, common)
+    )
+    head = HEAD.format(
+        connection=_table(connection),
+        common=_table([row for row in common if row not in connection]),
+    )
+    return head + "\n".join(sections)
 
 
 def _commands(group: click.Group, path: list[str]) -> Iterator[tuple[list[str], click.Command]]:
@@ -51,7 +67,9 @@ def _commands(group: click.Group, path: list[str]) -> Iterator[tuple[list[str], 
             yield from _commands(command, [*path, name])
 
 
-def _section(words: list[str], command: click.Command, common: list[str]) -> Iterator[str]:
+def _section(
+    words: list[str], command: click.Command, connection: list[str], common: list[str]
+) -> Iterator[str]:
     yield f"{'##' if len(words) == 2 else '###'} {' '.join(words)}\n"
     usage = " ".join(piece for piece in command.collect_usage_pieces(click.Context(command)))
     yield f"```\n{' '.join(words)} {usage}\n```\n"
@@ -62,9 +80,14 @@ def _section(words: list[str], command: click.Command, common: list[str]) -> Ite
         yield _table(own)
     if _has_source_options(command):
         yield "Every [option of Spark's format](SPARK.md#options) is an option here too.\n"
-    shared = [f"`{_first_name(row)}`" for row in rows if row in common]
+    has_all = set(connection) <= set(rows)
+    shared = [row for row in rows if row in common and not (has_all and row in connection)]
+    also = ["the [connection options](#connection-options)"] if has_all else []
     if shared:
-        yield f"[Common options](#common-options): {', '.join(shared)}.\n"
+        names = ", ".join(f"`{_first_name(row)}`" for row in shared)
+        also.append(f"these [common options](#common-options): {names}")
+    if also:
+        yield f"Also {' and '.join(also)}.\n"
 
 
 def _has_source_options(command: click.Command) -> bool:

@@ -304,7 +304,8 @@ async def _send_all(producer: Producer, load: Load, progress: Progress) -> tuple
 @_load
 @click.option("--group", default=GROUP, show_default=True,
               help="Consumer group; it starts at the first message.")  # fmt: skip
-@click.option("--idle", default=10.0, show_default=True, help="Give up after this many seconds.")
+@click.option("--idle", default=10.0, show_default=True,
+              help="Give up after this many seconds without a message.")  # fmt: skip
 @connection_options
 def sub(
     session: Session, topic: str, count: int, size: int, is_json: bool, with_bars: bool,

@@ -41,7 +41,7 @@ class Tokens(msgspec.Struct):
               help="Port to listen on.")  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--allow-host", "host_names", multiple=True, metavar="NAME",
-              help="A name under which browsers reach it; addresses need none.")  # fmt: skip
+              help="A host name for browsers; an IP address needs no entry.")  # fmt: skip
 @click.option("--acl-file", type=click.Path(dir_okay=False), metavar="FILE",
               help="plain_acl.yml: who may log in; admins may make changes.")  # fmt: skip
 @click.option("--no-auth", "is_open", is_flag=True, help="No login; only on loopback.")

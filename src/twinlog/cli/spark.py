@@ -213,7 +213,7 @@ def fail(condition: str, message: str, code: int) -> Any:
 )
 @click.option("--checkpoint", help="Directory that stores the progress; by default in --out.")
 @click.option(
-    "--once/--continuous", default=True, help="Stop when everything is archived, or go on."
+    "--once/--continuous", default=True, help="Stop when everything is archived, or continue."
 )
 @click.option("--trigger", default="10 seconds", show_default=True, help="Pause between batches.")
 @click.option(

@@ -46,7 +46,7 @@ def broker(
 ) -> None:
     """Run a broker in the foreground: it stores, serves and replicates messages.
 
-    With a command, it looks after the brokers of a cluster instead.
+    With a command, it shows or changes running brokers instead.
     """
     if context.invoked_subcommand is not None:
         if namesrv is not None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def controller(context: click.Context, path: str | None, is_print: bool) -> None:
     """Run a controller in the foreground: it decides which replica is the master of each group.
 
-    With a command, it looks after the controllers of a cluster instead.
+    With a command, it shows or changes running controllers instead.
     """
     if context.invoked_subcommand is not None:
         return

@@ -289,7 +289,7 @@ _PROMOTE_COLUMNS = [
 @click.option("--dry-run", is_flag=True, help="Compare, and say what would happen; change nothing.")
 @click.option("--force", metavar="BROKER",
               help="Promote although messages are lost: type the name of the group.")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @once_options
 def promote(
     session: Session,

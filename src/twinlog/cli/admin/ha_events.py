@@ -21,7 +21,7 @@ if TYPE_CHECKING:
               help="Only events after this time: 1h (ago), 2026-11-17 12:00:00, ...")  # fmt: skip
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000),
               help="Show only the last N events.")  # fmt: skip
-@click.option("--follow", is_flag=True, help="Keep printing new lines until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines until interrupted.")
 @controller_option
 @once_options
 def events(

@@ -340,14 +340,14 @@ def undrain(
 @click.command("remove", epilog="Example: twinlog ha remove broker-a 2 --yes")
 @click.argument("name", metavar="BROKER")
 @click.argument("replica", metavar="ID|ADDRESS")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @controller_option
 @once_options
 def remove(session: Session, name: str, replica: str, yes: bool, controller: str | None) -> int:
     """Forget a replica that was stopped for good.
 
-    Refused for the master and for a replica that is alive, and while the group has no master: then
-    this replica may be the one that is needed.
+    The command refuses to remove the master or a replica that is alive. It also refuses while the
+    group has no master, because this replica may then be the one that is needed.
     """
     confirm(f"forget replica {replica} of {name}?", yes)
 

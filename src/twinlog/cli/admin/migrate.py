@@ -422,7 +422,7 @@ _STEP_COLUMNS = [Column("broker"), Column("step"), Column("seconds", is_right=Tr
 @click.option("--leave-waiting", is_flag=True,
               help="With --target: leave delayed messages and open transactions behind."
               )  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @broker_options
 @target_option
 @once_options
