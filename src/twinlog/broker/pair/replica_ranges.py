@@ -65,9 +65,11 @@ class RemoteReplica:
             code = RequestCode.TWINLOG_LOG_RANGE
             wanted = min(size, READ_SIZE_MAX)
             data = await self._ask(code, offset, wanted)
-            if data is None or not min(wanted, _PIECE_MIN) <= len(data) <= wanted:
+            if data is None or len(data) > wanted:
                 return None
             pieces.append(data)
+            if len(data) < min(wanted, _PIECE_MIN):
+                break
             offset += len(data)
             size -= len(data)
         return b"".join(pieces)

@@ -1,7 +1,8 @@
 """Put right what is damaged: bytes of the log from a replica, entries of queues from the log.
 
 Bytes of a replica count when they are proved: a range by its digest, a record by its sizes, its own
-place and the CRC of its body. What is replaced is kept in `store/twinlog/damaged-OFFSET-TIME`.
+place and the CRC of its body, and by what is left of the damaged one or follows it in both logs.
+What is replaced is kept in `store/twinlog/damaged-OFFSET-TIME`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from twinlog.store.integrity.mixing import whole_of
 from twinlog.store.integrity.record_check import (
     QueuePlace,
     body_fault,
+    is_same_record,
     queue_place,
     structure_fault,
 )
@@ -50,7 +52,7 @@ class Replica(Protocol):
         ...
 
     async def read(self, offset: int, size: int) -> bytes | None:
-        """Bytes of its log; None when it does not have them."""
+        """Bytes of its log, fewer where it ends; None when it has none there or cannot say."""
         ...
 
 
@@ -108,7 +110,10 @@ class Healer:
                 continue
             if structure_fault(data, 0, size, offset, place=place, number=number):
                 continue
-            if not body_fault(data, 0, size) and await self._goes_on_alike(replica, offset + size):
+            if body_fault(data, 0, size):
+                continue
+            mine = log.read_to_check(offset, size)
+            if is_same_record(mine, data) or await self._goes_on_alike(replica, offset + size):
                 return self._forget_digests_of_damage(offset, data) and await self._replace(
                     offset, data, replica.name, cut_count
                 )

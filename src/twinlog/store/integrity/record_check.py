@@ -6,6 +6,7 @@ asked of every record that is looked at; the CRC of the body only of those that 
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple
 
 from twinlog.message.crc import crc32
@@ -14,6 +15,7 @@ from twinlog.message.layout import (
     BODY_SIZE_AT,
     CRC_MASK,
     HEAD_SIZE,
+    HOST_V6_EXTRA,
     MAGIC_AT,
     MAGIC_V1,
     PHYSICAL_OFFSET_AT,
@@ -37,6 +39,7 @@ _HEAD = picked(
     (PHYSICAL_OFFSET_AT, "q"), (SYS_FLAG_AT, "i"), (BODY_SIZE_AT, "i"),
 )  # fmt: skip
 _BODY = picked((BODY_CRC_AT, "i"), (SYS_FLAG_AT, "i"), (BODY_SIZE_AT, "i"))
+_SIZE: Final = struct.Struct(">i")
 
 
 class QueuePlace(NamedTuple):
@@ -115,6 +118,23 @@ def body_fault(data: FileBytes, start: int, size: int) -> str:
     if body_size and crc32(data[at : at + body_size]) & CRC_MASK != crc:
         return f"body CRC is not {crc:#010x}, as the record says"
     return ""
+
+
+def is_same_record(mine: bytes, its: bytes) -> bool:
+    """Whether `its`, which is sound, is what `mine` was before it decayed: they have the same body
+    or the same CRC of it, and of the rest one byte differs at most. Another message of the same
+    size has another time, key or CRC."""
+    (flags,) = _SIZE.unpack_from(its, SYS_FLAG_AT)
+    moved = HOST_V6_EXTRA * (flags & HOSTS_V6_MASK).bit_count()
+    (body_size,) = _SIZE.unpack_from(its, BODY_SIZE_AT + moved)
+    body = slice(HEAD_SIZE + moved, HEAD_SIZE + moved + body_size)
+    crc = slice(BODY_CRC_AT, BODY_CRC_AT + _SIZE.size)
+    if len(mine) != len(its) or (mine[body] != its[body] and mine[crc] != its[crc]):
+        return False
+    pairs = zip(
+        mine[: body.start] + mine[body.stop :], its[: body.start] + its[body.stop :], strict=True
+    )
+    return sum(a != b for a, b in pairs) <= 1
 
 
 def _slow_fault(record: bytes, offset: int, place: QueuePlace | None, number: int) -> str:
