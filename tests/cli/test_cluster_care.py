@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from support.command_line import TWINLOG, LocalTwins, Result, process
@@ -129,6 +130,20 @@ def test_every_node_is_restarted_and_nothing_acknowledged_is_lost(twins: LocalTw
     assert twins.pid("broker-a-0") == pids["broker-a-0"]
     again = rolling_restart(twins, "exit 4")
     assert (again.code, "not begun" in again.err) == (10, True)
+
+
+def test_a_slave_that_hangs_is_named_and_nothing_is_restarted(twins: LocalTwins) -> None:
+    healthy(twins)
+    slave = psutil.Process(twins.pid("broker-a-1"))
+    slave.suspend()
+    try:
+        check = process("cluster", "upgrade-check", "-n", twins.namesrv, "-o", "json")
+        assert (check.code, "does not answer" in check.out) == (10, True), check
+        assert "several versions" not in check.out, "what does not answer has no version"
+        again = rolling_restart(twins, "exit 4")
+        assert (again.code, "not begun" in again.err) == (10, True), again
+    finally:
+        slave.resume()
 
 
 def test_a_wrong_time_to_wait_is_refused_before_anything_is_asked_or_restarted() -> None:

@@ -58,3 +58,10 @@ def test_a_broker_under_load_is_healed_or_names_the_place(tmp_path: Path) -> Non
         assert verify(pair, "broker-b").code == 3
         assert verify(pair, "broker-a:7").code == 3
         assert verify(pair, pair.slave.address).code == 4
+        # An address needs no name server.
+        pair.slave = pair.restart(pair.slave)
+        wait_for_replicas(pair.master, pair.slave)
+        pair.namesrv.stop()
+        verify(pair, pair.slave.address).ok()
+        assert verify(pair, pair.namesrv.address).code == 4
+        assert verify(pair, "broker-a").code == 4

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twinlog.admin.client import Admin
-from twinlog.client.errors import UsageError
+from twinlog.client.errors import NameServerUnreachableError, UsageError
 from twinlog.client.net.answers import json_object
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.twinlog import TwinlogScrubRequestHeader
 from twinlog.runtime.numbers import is_number, number_of
 
+_PORT_MIN: Final = 1024  # No broker has such an id.
 FINDINGS: Final = ("places", "differing")  # Of a scrub's status; an older release has the first.
 
 
@@ -20,9 +21,16 @@ def found_by(status: dict[str, Any]) -> list[str]:
 
 
 async def find_broker(admin: Admin, place: str) -> str:
-    """The address of a broker that is named by its address, `NAME` (the master) or `NAME:ID`."""
-    brokers = (await admin.cluster()).brokers
+    """The address of a broker that is named by its address, `NAME` (the master) or `NAME:ID`.
+
+    An address is one also while no name server answers."""
     name, _, number = place.partition(":")
+    try:
+        brokers = (await admin.cluster()).brokers
+    except NameServerUnreachableError:
+        if is_number(number) and number_of(number) >= _PORT_MIN:
+            return place
+        raise
     if name in brokers:
         addresses = brokers[name].broker_addrs
         wanted = number_of(number) if is_number(number) else min(addresses)

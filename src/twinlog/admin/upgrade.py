@@ -80,10 +80,9 @@ async def upgrade_check(admin: Admin, *, cluster: str | None = None) -> UpgradeC
         if not step.has_slave:
             notes.append(f"{step.broker_name} has no slave: it does not serve while it restarts")
         obstacles += await _damage(admin, step)
-    if len(set(versions.values())) > 1:
-        notes.append(
-            f"brokers of several versions run: {', '.join(sorted(set(versions.values())))}"
-        )
+    known = sorted(set(filter(None, versions.values())))  # One that does not answer has none.
+    if len(known) > 1:
+        notes.append(f"brokers of several versions run: {', '.join(known)}")
     steps = tuple(
         replace(s, version=versions.get(s.address, ""), booted=booted.get(s.address, ""))
         for s in order
