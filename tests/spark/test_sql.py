@@ -65,6 +65,32 @@ def test_each_topic_is_a_view_that_reads_itself_only(files: StoreFiles, spark: A
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
+def test_topics_that_differ_only_in_case_are_never_taken_for_each_other(
+    tmp_path: Path, spark: Any
+) -> None:
+    files = StoreFiles(tmp_path / "store")
+    for topic, count in (("orders", 3), ("Orders", 5), ("Messages", 7), ("Other", 11)):
+        for number in range(count):
+            files.put(topic, 0, b"%d" % number)
+    script = """
+        SELECT count(*) AS n FROM messages;
+        SELECT count(*) AS n FROM messages WHERE topic = 'orders';
+        SELECT count(*) AS n FROM other
+    """
+    assert run(script, files, spark) == [{"n": 26}, {"n": 3}, {"n": 11}]
+    for name in ("orders", "Orders", "`ORDERS`"):
+        with pytest.raises(OptionError, match="WHERE topic = 'Orders'"):
+            run(f"SELECT * FROM {name}", files, spark)
+    queues = '{"orders":{"broker-a":[0]},"Other":{"broker-a":[0]}}'
+    assert run("SELECT count(*) AS n FROM orders", files, spark, assign=queues) == [{"n": 3}]
+    start = '{"Other":{"broker-a":{"0":9}}}'
+    script = "SELECT count(*) AS n FROM Other; SELECT count(*) AS n FROM messages"
+    found = run(script, files, spark, startingOffsets=start)
+    assert found == [{"n": 2}, {"n": 17}]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_what_works_of_create_table(files: StoreFiles, spark: Any) -> None:
     given = f"path '{files.root}', subscribe 'orders'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW seen USING twinlog OPTIONS ({given})")

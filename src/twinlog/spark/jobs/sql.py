@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from twinlog.message.names import is_user_topic
@@ -53,21 +54,44 @@ def quoted(name: str) -> str:
 
 
 def make_views(spark: SparkSession, given: Mapping[str, str], script: str) -> list[str]:
-    """Make a view of each topic, and one of all messages; return the names of the topics."""
+    """Make a view of each topic, and one of all messages; return the names of the topics.
+
+    Spark's names have no case, so topics that differ by it only get none.
+    """
     topics = topics_of(given)
     everything = spark.read.format("twinlog").options(**given).load()
     everything.createOrReplaceTempView(ALL)
     plain = {name: value for name, value in given.items() if name.lower() not in CHOOSERS}
+    shared = without_view(topics)
+    for name in shared:
+        if name != ALL:  # an earlier call with other topics may have left one
+            spark.catalog.dropTempView(name)
+    is_free, text = not _names_queues(given), script.lower()
     for topic in topics:
-        if topic == ALL:
+        if topic.lower() in shared:
             continue
-        if topic in script or quoted(topic) in script:
+        if is_free and (topic.lower() in text or quoted(topic).lower() in text):
             own = {**plain, "subscribe": topic}
             rows = spark.read.format("twinlog").options(**own).load()
         else:
             rows = everything.where(everything.topic == topic)
         rows.createOrReplaceTempView(quoted(topic))
     return topics
+
+
+def without_view(topics: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names, without case, that no single topic can have as a view."""
+    found: dict[str, list[str]] = {}
+    for topic in topics:
+        found.setdefault(topic.lower(), []).append(topic)
+    return {name: same for name, same in found.items() if len(same) > 1 or name == ALL}
+
+
+def _names_queues(given: Mapping[str, str]) -> bool:
+    """Say whether the options name queues, which a source of one topic must not find wrong."""
+    options = SourceOptions.parse(given)
+    kinds = {options.position(side)[0] for side in ("starting", "ending")}
+    return bool(options.assign) or bool(kinds & {"table", "times"})
 
 
 def statements(text: str) -> Iterator[str]:
@@ -118,7 +142,8 @@ def sql(
         counts = []
         for number, text in enumerate(work):
             progress.show("sql: statements", number, len(work))
-            counts.append(_run(session, text, rows_max, show))
+            with _explained(topics):
+                counts.append(_run(session, text, rows_max, show))
         progress.show("sql: statements", len(work), len(work))
         progress.end()
     facts = {"topics": len(topics), "statements": len(work), "rows": sum(counts)}
@@ -127,6 +152,26 @@ def sql(
 
 def _without_comments(text: str) -> str:
     return "".join(line for line in text.splitlines() if not line.lstrip().startswith("--")).strip()
+
+
+@contextmanager
+def _explained(topics: Sequence[str]) -> Iterator[None]:
+    """Say why there is no view of a topic that a statement names."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        name = str((error.getMessageParameters() or {}).get("relationName", "")).strip("`").lower()
+        same = without_view(topics).get(name)
+        if error.getCondition() != "TABLE_OR_VIEW_NOT_FOUND" or not same:
+            raise
+        names = " and ".join(map(repr, same))
+        raise OptionError(
+            "BAD_STATEMENT",
+            f"there is no view {name}: topics {names} differ only in case, which names in Spark do "
+            f"not have; read FROM {ALL} WHERE topic = '{same[0]}'",
+        ) from error
 
 
 def _run(session: SparkSession, text: str, rows_max: int, show: Show | None) -> int:
