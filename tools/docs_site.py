@@ -22,8 +22,9 @@ FROM_ROOT = {
     "SECURITY.md": "SECURITY.md",
     "CHANGELOG.md": "CHANGELOG.md",
 }
-# mkdocs.yml names it: without it, the plugin for offline use would load one from another host.
+# mkdocs.yml names both. Without the first, the plugin for offline use loads one from another host.
 SEARCH = "assets/iframe-worker.js"
+STYLE = "assets/site.css"
 # A folder of the repository, seen on its web page, stands for its first page here.
 FOLDERS = {"decisions/": "decisions/0001-twin-dialect.md"}
 LINK = re.compile(r"(\]\()(?:\./)?(docs/)?([^)#\s]*)")
@@ -51,8 +52,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = as_page((ROOT / source).read_text(encoding="utf-8"))
         files.append(File.generated(config, page, content=text))
     files.append(File.generated(config, "COMMANDS.md", content=command_page()))
-    worker = (ROOT / "tools" / "iframe-worker.js").read_text(encoding="utf-8")
-    files.append(File.generated(config, SEARCH, content=worker))
+    for asset in (SEARCH, STYLE):
+        text = (ROOT / "tools" / Path(asset).name).read_text(encoding="utf-8")
+        files.append(File.generated(config, asset, content=text))
     return files
 
 

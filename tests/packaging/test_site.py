@@ -25,6 +25,9 @@ def test_the_site_builds_and_can_be_searched() -> None:
         assert page in found
     assert any("haListenPort" in entry["text"] for entry in index["docs"])
     assert "twinlog is a message broker" in (SITE / "index.html").read_text(encoding="utf-8")
+    # Red: examples of a hundred letters did not fit next to the two lists of links.
+    assert "max-width" in (SITE / "assets" / "site.css").read_text(encoding="utf-8")
+    assert "assets/site.css" in (SITE / "index.html").read_text(encoding="utf-8")
     # Red: code in tables shows the backslashes before its bars.
     commands = (SITE / "COMMANDS.html").read_text(encoding="utf-8")
     assert "table|wide|json|yaml|name" in commands

@@ -23,6 +23,7 @@ h1{font-size:1.5rem;margin:.2rem 0}h2{font-size:1.1rem;margin:2rem 0 .3rem}
 .good{border-color:var(--good);color:var(--good)}.bad{border-color:var(--bad);color:var(--bad)}
 table{border-collapse:collapse;width:100%}
 td{border-top:1px solid var(--line);padding:.4rem .5rem;vertical-align:top}
+td.f{width:80%;overflow-wrap:anywhere}
 td.n{text-align:right;overflow-wrap:break-word;font-variant-numeric:tabular-nums;font-weight:600}
 td.s{color:var(--soft)}
 @media(min-width:40.1rem){tr td:first-child{white-space:nowrap}td.n{min-width:9.5rem}}
@@ -37,6 +38,7 @@ display:inline-block;width:1.1rem;height:.2rem;margin-right:.4rem;vertical-align
 .legend{margin:.2rem 0}.soft{color:var(--soft)}
 @media(max-width:40rem){td.s{display:block;border:0;padding-top:0}tr{display:block;
 border-top:1px solid var(--line)}td{border:0;display:inline-block}
+td.f{width:auto;font-weight:600}
 svg text{font-size:20px}svg{margin:.6rem 0 .6rem .5rem;width:calc(100% - .5rem)}}
 """
 
@@ -60,7 +62,7 @@ def page(
             _table(_rows(verdict)),
             *_charts(ledger, moments, lag),
             "<h2>The run</h2>",
-            _table([(name, value, "") for name, value in facts.items()]),
+            _facts(facts),
             "</body></html>",
         ]
     )
@@ -76,6 +78,15 @@ def _story(verdict: Verdict) -> str:
         "A SYNC_MASTER and its slave receive numbered messages. SIGKILL ends the master, consumers"
         " continue at the slave, and the master returns."
     )
+
+
+def _facts(facts: dict[str, str]) -> str:
+    """Texts, not numbers: they begin at the left."""
+    cells = "".join(
+        f'<tr><td>{html.escape(name)}</td><td class="f">{html.escape(value)}</td></tr>'
+        for name, value in facts.items()
+    )
+    return f"<table>{cells}</table>"
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:
