@@ -284,6 +284,16 @@ async def test_below_the_smallest_set_sends_are_refused_before_the_append(tmp_pa
         assert await send(group, first) == (ResponseCode.SUCCESS, "")
 
 
+async def test_the_event_of_a_removal_says_why_the_master_wanted_it(tmp_path: Path) -> None:
+    async with local_group(tmp_path) as group:
+        _, second = await group.pair()
+        await group.brokers.end(second)
+        await group.in_sync(1)
+        events = group.controller.events.select(GROUP, None, None)
+        [removed] = [event for event in events if event["event"] == "removed"]
+        assert (removed["replica"], removed["reason"]) == (2, "its connection closed")
+
+
 async def test_what_waits_when_the_set_becomes_too_small_is_not_called_safe(
     tmp_path: Path,
 ) -> None:

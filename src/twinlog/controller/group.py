@@ -504,7 +504,7 @@ class Group:
         before, after = self.record.sync_state_set, following.sync_state_set
         said = [self._happened("admitted", replica=n) for n in sorted(after - before)]
         said += [
-            self._happened("removed", replica=n, reason="the master proposed it")
+            self._happened("removed", replica=n, reason=request.proposal.reason)
             for n in sorted(before - after)
         ]
         return self._commit(following, *said, Reply(request.token, following))

@@ -13,7 +13,8 @@ SHOWN_MAX = 10  # A proposal may name thousands; an answer need not.
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A set that the master wants, and for which incarnations it saw that they are caught up."""
+    """A set that the master wants, and for which incarnations it saw that they are caught up;
+    `reason` is why a replica leaves."""
 
     broker_id: int
     incarnation: str
@@ -21,6 +22,7 @@ class Proposal:
     set_epoch: int
     members: frozenset[int]
     incarnations: Mapping[int, str]
+    reason: str = ""
 
 
 def refusal(record: GroupRecord, proposal: Proposal, living: Mapping[int, str]) -> Refusal:
@@ -80,6 +82,7 @@ def drain_refusal(record: GroupRecord, broker_id: int, *, is_led: bool) -> Refus
     members, least = record.sync_state_set, record.policy.min_in_sync_replicas
     if broker_id == record.master_broker_id:
         text = f"replica {broker_id} is the master: switch to another one first"
+        text = text if is_led else _last_master(broker_id)
         return Refusal(RefusalKind.INVALID, text)
     if broker_id in members and not is_led:
         return _not_led(record, broker_id)
@@ -100,7 +103,7 @@ def removal_refusal(
     any more: only if that is meant."""
     text = ""
     if broker_id == record.master_broker_id:
-        text = f"replica {broker_id} is the master"
+        text = f"replica {broker_id} is the master" if is_led else _last_master(broker_id)
     elif broker_id in record.sync_state_set:
         if not is_led:
             return _not_led(record, broker_id)
@@ -109,6 +112,10 @@ def removal_refusal(
     elif is_alive and not is_meant:
         text = f"replica {broker_id} is alive: stop it first, or it registers again"
     return Refusal(RefusalKind.NOT_REMOVED, text) if text else NO_REFUSAL
+
+
+def _last_master(broker_id: int) -> str:
+    return f"replica {broker_id} was the master and is not heard: wait until another one is elected"
 
 
 def _not_led(record: GroupRecord, broker_id: int) -> Refusal:

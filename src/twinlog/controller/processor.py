@@ -179,6 +179,7 @@ class ControllerProcessor:
             set_epoch=wanted.sync_state_set_epoch,
             members=frozenset(wanted.sync_state_set),
             incarnations=incarnations,
+            reason=(header.twinlog_reason or "the master proposed it")[:TEXT_MAX],
         )
 
         def answer(reply: Reply) -> None:

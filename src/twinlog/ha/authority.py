@@ -36,12 +36,14 @@ class ReplicaLink:
 @dataclass(frozen=True, slots=True)
 class SetProposal:
     """A set to be committed in the place of the one with `set_epoch`. `incarnations` are those for
-    which the replicas were seen to be caught up; they are never refreshed (R3)."""
+    which the replicas were seen to be caught up; they are never refreshed (R3). `reason` is why a
+    replica leaves."""
 
     epoch: int
     set_epoch: int
     members: frozenset[int]
     incarnations: Mapping[int, str]
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -152,11 +154,11 @@ class Authority:
     def is_changing(self) -> bool:
         return bool(self._sent) or self._joining is not None
 
-    def shrink(self, replica_id: int) -> SetProposal:
+    def shrink(self, replica_id: int, reason: str = "") -> SetProposal:
         """Propose the set without `replica_id`; the result is sent until it is answered."""
         assert not self.is_changing
         assert replica_id in self.members - {self.own_id}
-        return self._propose(self.members - {replica_id}, {})
+        return self._propose(self.members - {replica_id}, {}, reason)
 
     def join(self, replica_id: int, tables_end: int = 0) -> None:
         """Begin to admit `replica_id`: from now on nothing is confirmed that it does not have.
@@ -192,8 +194,10 @@ class Authority:
                 return False
         return True
 
-    def _propose(self, members: frozenset[int], incarnations: Mapping[int, str]) -> SetProposal:
-        proposal = SetProposal(self.epoch, self.set_epoch, members, dict(incarnations))
+    def _propose(
+        self, members: frozenset[int], incarnations: Mapping[int, str], reason: str = ""
+    ) -> SetProposal:
+        proposal = SetProposal(self.epoch, self.set_epoch, members, dict(incarnations), reason)
         self._sent.append(proposal)
         return proposal
 

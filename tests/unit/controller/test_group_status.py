@@ -79,7 +79,7 @@ def test_since_when_and_why_come_from_the_events() -> None:
     events = [
         {"time": 1, "event": "elected", "epoch": 2, "reason": "older"},
         {"time": 2, "event": "elected", "epoch": 3, "reason": "master 2 was silent"},
-        {"time": 3, "event": "removed", "replica": 2, "reason": "the master proposed it"},
+        {"time": 3, "event": "removed", "replica": 2, "reason": "its connection closed"},
         {"time": 4, "event": "registered", "replica": 2},
         {"event": "a line that a person edited"},
     ]

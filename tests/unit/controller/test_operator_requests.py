@@ -173,6 +173,18 @@ class TestDrain:
         bench.beat(2, link_ms=None)
         assert bench.record.master_broker_id == 2
 
+    def test_a_master_that_is_gone_is_not_called_the_master(self) -> None:
+        """One cannot switch to another one first when nobody leads."""
+        bench = Bench(group({1}))
+        bench.beat(1)
+        bench.tell(events.ConnectionClosed(1))
+        bench.wait(DEFAULT_TIMING.close_grace_ms)
+        for ask in (
+            events.SetLearner(GROUP, 1, True, "a"),
+            events.RemoveReplica(GROUP, 1, False, "b"),
+        ):
+            assert bench.ask(ask).error.startswith("replica 1 was the master and is not heard")
+
     def test_it_is_refused_when_sends_would_be(self) -> None:
         bench = Bench(group({1, 2}, policy=Policy(min_in_sync_replicas=2)))
         bench.beat(1)

@@ -190,6 +190,7 @@ class ControllerLink:
             master_epoch=proposal.epoch,
             twinlog_incarnation=incarnation,
             twinlog_incarnations=told,
+            twinlog_reason=proposal.reason or None,
         )
         body = SyncStateSet(sorted(proposal.members), proposal.set_epoch)
         code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET

@@ -617,7 +617,7 @@ class ReplicasManager:
         else:
             self._say_wish("leaves", wish)
             self._in_sync.fell(now_ms, wish.replica_id)
-            authority.shrink(wish.replica_id)
+            authority.shrink(wish.replica_id, wish.reason)
 
     def _say_wish(self, verb: str, wish: Wish) -> None:
         _LOG.info("replica %d %s the sync-state set: %s", wish.replica_id, verb, wish.reason)

@@ -40,13 +40,15 @@ class ControllerHeartbeatResponseHeader(Header):
 
 
 class AlterSyncStateSetRequestHeader(Header):
-    """1001; the body is the set. `twinlogIncarnations` is `id=incarnation;...` (rule R3)."""
+    """1001; the body is the set. `twinlogIncarnations` is `id=incarnation;...` (rule R3),
+    `twinlogReason` why a replica leaves."""
 
     broker_name: str
     master_broker_id: Long
     master_epoch: Int
     twinlog_incarnation: str | None = None
     twinlog_incarnations: str | None = None
+    twinlog_reason: str | None = None
 
 
 class AlterSyncStateSetResponseHeader(Header):
