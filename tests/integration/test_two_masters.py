@@ -75,6 +75,32 @@ def test_a_second_master_is_reported_and_never_in_the_route(tmp_path: Path) -> N
         )
 
 
+def test_one_that_is_gone_is_not_told_of_until_the_holder_registers_again(tmp_path: Path) -> None:
+    with process_group() as group:
+        namesrv = start_twinlog_namesrv(tmp_path / "namesrv")
+        group.add(namesrv)
+        seldom = {"registerNameServerPeriod": 60_000}
+        first = start_twinlog_broker(tmp_path / "first", namesrv=namesrv.address, **seldom)
+        group.add(first)
+        namesrv.wait_registered(first.address)
+        second = start_twinlog_broker(tmp_path / "second", namesrv=namesrv.address, **seldom)
+        group.add(second)
+        second.wait_for_text("another broker has our name and id")
+        topic = {
+            "topic": "news", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+        }  # fmt: skip
+        assert ask(first.address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic).code == 0
+        first.wait_for_text("another broker has our name and id")
+        assert "two masters" in command("ha", "status", "-n", namesrv.address)[1]
+        second.kill()
+        wait_until(
+            lambda: "two masters" not in command("ha", "status", "-n", namesrv.address)[1],
+            "the name server has seen the connection close",
+            deadline_s=20,
+        )
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_the_second_has_the_place_at_once_when_the_first_is_gone(tmp_path: Path, end: str) -> None:
     """Also a master that was started again on a new address before the old one was gone."""

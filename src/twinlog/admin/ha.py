@@ -254,7 +254,9 @@ def group_status(
         departed_reason=left[-1] if left else None,
         missing=tuple(missing_slave(gone.addr, gone.until_ms, gone.reason) for gone in own.missing),
         # What the master itself was told; with an Apache name server nobody else knows.
-        rivals=tuple(RivalFacts(MASTER_ID, master, rival.address) for rival in own.rivals),
+        rivals=tuple(
+            RivalFacts(MASTER_ID, master, rival.address, rival.namesrv) for rival in own.rivals
+        ),
         incomplete=own.incomplete,
     )
     return GroupHAStatus(

@@ -45,7 +45,7 @@ async def ha_status(
     names = [name for name in info.names(cluster) if name not in without]
     if not names:
         return []
-    rivals = await _rivals(admin)
+    rivals, answered = await _rivals(admin)
     timeout_ms = admin.instance.settings.request_timeout_ms
     quick_ms = min(timeout_ms, STATUS_TIMEOUT_MS)
     asked = [
@@ -57,31 +57,40 @@ async def ha_status(
     ]
     found = list(itertools.chain(*await asyncio.gather(*asked)))
     return [
-        _with_rivals(group_of(name, [f for f in found if f.group == name]), rivals)
+        _with_rivals(group_of(name, [f for f in found if f.group == name]), rivals, answered)
         for name in names
     ]
 
 
-async def _rivals(admin: Admin) -> list[RivalInfo]:
-    """Brokers that twinlog name servers keep out of the route because another has their place."""
+async def _rivals(admin: Admin) -> tuple[list[RivalInfo], set[str]]:
+    """Brokers that twinlog name servers keep out of the route because another has their place, and
+    the name servers that said so."""
     found: list[RivalInfo] = []
+    answered: set[str] = set()
     for address in admin.instance.name_servers.addresses:
         try:
             answer = await admin.ask(address, RequestCode.TWINLOG_INFO, action="name server")
             found += body_as(answer, NameServerInfo).rivals
         except ClientError:
             continue  # An Apache name server, or one that does not answer.
-    return found
+        answered.add(address)
+    return found, answered
 
 
-def _with_rivals(status: GroupHAStatus, rivals: Iterable[RivalInfo]) -> GroupHAStatus:
-    """Two brokers with one name and id: whoever has not the place still takes what it is sent."""
+def _with_rivals(
+    status: GroupHAStatus, rivals: Iterable[RivalInfo], answered: Collection[str]
+) -> GroupHAStatus:
+    """Two brokers with one name and id: whoever has not the place still takes what it is sent. What
+    a broker has heard of a name server that `answered` may be half a minute old."""
     seen = tuple(
         RivalFacts(rival.broker_id, rival.holder, rival.address)
         for rival in rivals
         if rival.broker_name == status.broker_name
     )
-    both = tuple(dict.fromkeys((*seen, *status.facts.rivals)))
+    heard = (
+        replace(rival, namesrv="") for rival in status.facts.rivals if rival.namesrv not in answered
+    )
+    both = tuple(dict.fromkeys((*seen, *heard)))
     return replace(status, facts=replace(status.facts, rivals=both))
 
 

@@ -175,11 +175,13 @@ class SlaveFacts(Struct, frozen=True):
 
 
 class RivalFacts(Struct, frozen=True):
-    """Two brokers with one name and id: `holder` is in the route, `rival` is not."""
+    """Two brokers with one name and id: `holder` is in the route, `rival` is not. `namesrv` told
+    the broker that tells of it; empty when the name server itself tells."""
 
     broker_id: int
     holder: str
     rival: str
+    namesrv: str = ""
 
 
 class GroupFacts(Struct, frozen=True, kw_only=True):

@@ -245,7 +245,7 @@ class ReplicasManager:
         if self._is_heard or self._is_turned_away or self._view is None:
             return
         if self._clock.monotonic_ms() - self._started_ms >= _ALONE_MS and self._view.go_on():
-            _LOG.warning("no controller answers: this slave follows the master that it knows")
+            _LOG.warning("no controller decides yet: this slave follows the master that it knows")
             self._settling.set()
 
     async def _pause(self, started_ms: int) -> None:
