@@ -9,7 +9,7 @@ import platform
 import click
 
 from twinlog import __version__
-from twinlog.runtime.compiled import PARTS, code_tier, is_pure_asked, missing_parts
+from twinlog.runtime.compiled import PARTS, code_tier, is_pure_asked, is_work_tree, missing_parts
 
 # What decides speed or features; versions of the rest are pip's business.
 _LIBRARIES = ("uvloop", "msgspec", "isal", "pyspark", "pyarrow", "lz4", "zstandard")
@@ -39,7 +39,7 @@ def surroundings() -> dict[str, str]:
     found = {
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "platform": platform.platform(),
-        "code": _code(),
+        "code": code_text(),
     }
     for name in _LIBRARIES:
         try:
@@ -49,7 +49,7 @@ def surroundings() -> dict[str, str]:
     return found
 
 
-def _code() -> str:
+def code_text() -> str:
     """Compiled or pure, and where that is not what one would wish, what to do."""
     tier, missing = code_tier(), missing_parts()
     if is_pure_asked():
@@ -57,4 +57,9 @@ def _code() -> str:
     if tier == "compiled":
         return f"compiled ({len(PARTS)} parts)"
     names = ", ".join(name.removeprefix("twinlog.") for name in missing)
-    return f"{tier}; not compiled: {names}. Install a platform wheel, or a C compiler and reinstall"
+    remedy = (
+        "Run `make setup`, which needs a C compiler"
+        if is_work_tree(missing)
+        else "Install a platform wheel, or a C compiler and reinstall"
+    )
+    return f"{tier}; not compiled: {names}. {remedy}"

@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import os
 import posixpath
+import sys
 from typing import Any
 
 _LOG = logging.getLogger("twinlog")
@@ -49,6 +50,13 @@ _refused: set[str] = set()
 def missing_parts() -> list[str]:
     """The parts that this process does without, by name."""
     return [name for name in PARTS if name in _refused or not _is_usable(name)]
+
+
+def is_work_tree(missing: list[str]) -> bool:
+    """Whether the sources of these parts are here, which no installation has."""
+    folders = [os.path.join(path, "") for path in sys.path]
+    sources = [name.replace(".", "/") + ".pyx" for name in missing]
+    return any(os.path.exists(folder + source) for folder in folders for source in sources)
 
 
 def code_tier() -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from twinlog.cli import version
 from twinlog.runtime import compiled
 from twinlog.runtime.compiled import PARTS, code_tier, load, missing_parts
 
@@ -49,6 +50,13 @@ def test_older_than_its_source_is_not_used(
     assert load("_twin") is None
     assert "make setup" in caplog.text
     assert code_tier() == "pure"
+    # Of a clone: no wheel is installed there.
+    monkeypatch.setattr(version, "PARTS", ("_twin",))
+    assert version.code_text() == (
+        "pure; not compiled: _twin. Run `make setup`, which needs a C compiler"
+    )
+    monkeypatch.setattr(compiled, "PARTS", ("_no_such_part",))
+    assert version.code_text().endswith("Install a platform wheel, or a C compiler and reinstall")
 
 
 def test_what_cannot_be_imported_is_missing(
