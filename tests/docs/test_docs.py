@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import click
@@ -116,7 +117,17 @@ def test_every_block_is_run_by_a_test(page: Path) -> None:
     typed = re.compile(r"^(\$ |twinlog |mqadmin |make [a-z]+$|curl |python )", re.MULTILINE)
     shown = [b.text for b in blocks_of(page) if b.language == "" and typed.search(b.text)]
     assert shown == []
-    assert HIDDEN.findall(page.read_text(encoding="utf-8")) == []
+    text = page.read_text(encoding="utf-8")
+    assert HIDDEN.findall(text) == []
+    assert INDENTED.findall(BLOCK.sub("", text)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_extras_are_those_of_the_package(page: Path) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = re.findall(r"twinlog\[([\w,]+)\]", page.read_text(encoding="utf-8"))
+    named = {name for each in extras for name in each.split(",")}
+    assert named <= set(project["optional-dependencies"])
 
 
 # Blocks in a form that the rules do not know: indented ones, and those between tildes.
@@ -126,7 +137,12 @@ HIDDEN = re.compile(
 )
 
 
+# A block by its indentation alone, whatever is in it.
+INDENTED = re.compile(r"\n\n(?: {4,}|\t)\S.*")
+
+
 def test_a_block_that_nothing_runs_is_seen() -> None:
+    assert INDENTED.findall("Text.\n\n    pip install x\n") == ["\n\n    pip install x"]
     hidden = "    twinlog ps\n  ```console\n~~~\n"
     assert HIDDEN.findall(hidden) == hidden.splitlines()
     new = Block("docs/STORE.md", "Files", "console", "$ twinlog store verify DIR\n")
