@@ -18,6 +18,7 @@ from support.command_line import TWINLOG, Result, process, twinlog
 from twinlog.cli import doctor
 from twinlog.cli.bench import bars, histogram, percentile, summary
 from twinlog.cli.exit_codes import CommandError
+from twinlog.cli.generate.systemd import why_not_started
 from twinlog.cli.times import parse_duration, parse_time
 from twinlog.runtime import log_config
 from twinlog.runtime.config import BrokerConfig
@@ -163,6 +164,18 @@ def test_lint_warns_when_slaves_on_other_machines_would_be_refused(tmp_path: Pat
     for admits in ("twinlogHASecret=long-enough", "twinlogHAClassicPeers=192.0.2.2"):
         assert warning not in lint(write(tmp_path / "shut.conf", f"{text}{admits}\n")).out
     assert warning not in lint(write(tmp_path / "here.conf", "brokerRole=SYNC_MASTER\n")).out
+
+
+def test_a_unit_whose_user_cannot_start_the_program_is_noticed(tmp_path: Path) -> None:
+    """From an environment in a home directory. systemd would say status=203/EXEC and no more."""
+    home = tmp_path / "home"
+    program = home / "bin" / "twinlog"
+    program.parent.mkdir(parents=True)
+    home.chmod(0o700)
+    assert why_not_started(program, "twinlog") == f"only {home.owner()} may enter {home}"
+    assert "may enter" not in why_not_started(program, home.owner())
+    assert "/tmp of its own" in why_not_started(Path("/tmp/no/such/bin/twinlog"), "root")
+    assert why_not_started(Path("/usr/bin/env"), "twinlog") == ""
 
 
 @pytest.mark.parametrize("role", ["broker", "namesrv", "controller"])

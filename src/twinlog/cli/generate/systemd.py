@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 
@@ -81,7 +82,8 @@ WantedBy=multi-user.target
               help="Another directory that the server may write to; repeatable.")  # fmt: skip
 def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ...]) -> None:
     """Print a systemd unit that knows when the server is ready and restarts it when it fails."""
-    command = f"{_in_command(_program())} {role}"
+    program = _program()
+    command = f"{_in_command(program)} {role}"
     if path:
         command += f" -c {_in_command(Path(path).absolute())}"
     writable = "".join(f"ReadWritePaths={_quoted(Path(store).absolute())}\n" for store in stores)
@@ -93,6 +95,29 @@ def systemd(role: str, path: str | None, user: str | None, stores: tuple[str, ..
         writable=writable,
     )
     click.echo(text, nl=False)
+    # A script starts its interpreter, which may be elsewhere.
+    for needed in (program, Path(sys.executable).resolve()):
+        if reason := why_not_started(needed, user or DEFAULT_USER):
+            click.echo(
+                f"twinlog: warning: the service cannot start {needed}: {reason}; install twinlog "
+                "in a directory that every user may read, such as /opt/twinlog",
+                err=True,
+            )
+            break
+
+
+def why_not_started(program: Path, user: str) -> str:
+    """What keeps the user of the unit from the program; empty when nothing does."""
+    for folder in program.parents:
+        try:
+            is_shut, owner = not folder.stat().st_mode & stat.S_IXOTH, folder.owner()
+        except (OSError, KeyError):  # Not there, or of a user without a name.
+            continue
+        if is_shut and owner != user:
+            return f"only {owner} may enter {folder}"
+    if program.is_relative_to("/tmp") or program.is_relative_to("/var/tmp"):
+        return "the service has a /tmp of its own"
+    return ""
 
 
 def _quoted(path: Path) -> str:
