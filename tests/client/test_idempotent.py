@@ -231,6 +231,26 @@ async def test_what_found_no_route_keeps_its_turn_for_the_next_run(bare_cluster:
     assert await stored(server, "T", 5) == Counter(range(5))
 
 
+async def test_a_topic_that_several_brokers_would_create_must_be_there_before(
+    bare_cluster: Any,
+) -> None:
+    for name in ("broker-a", "broker-b"):
+        bare_cluster.broker(brokerName=name)
+    server = bare_cluster.name_server
+    messages = numbered("T", 12)
+    async with once(server, "p") as producer:
+        with pytest.raises(TopicNotFoundError, match="twinlog topic create T"):
+            await producer.send(messages[0])
+    async with Producer("g", name_server=server, idempotent=True) as producer:
+        await producer.send(Message("other", b"x"))  # nobody runs this one again
+    await make_topic(server, "T")
+    async with once(server, "p") as producer:
+        await producer.send_many(messages[:5])
+    async with once(server, "p") as producer:
+        await producer.send_many(messages)
+    assert await stored(server, "T", 12) == Counter(range(12))
+
+
 async def test_a_broker_that_is_not_twinlog_is_refused_by_name() -> None:
     with not_twinlog() as other:
         async with once(other.address, "p") as producer:

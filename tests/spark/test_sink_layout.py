@@ -24,6 +24,7 @@ from support.twinlog_servers import (
 from twinlog.admin.client import Admin
 from twinlog.admin.topics import create_topic
 from twinlog.spark.errors import PipelineError, UnreachableError
+from twinlog.spark.run.faults import VARIABLE
 from twinlog.spark.write.sending import Task, send_rows
 from twinlog.spark.write.sink import SinkOptions
 
@@ -137,3 +138,36 @@ def test_a_task_that_is_run_again_waits_for_every_broker(
     back.join()
     found = cluster.bodies("broker-a") + cluster.bodies("broker-b")
     assert found == Counter(b"%d" % number for number in range(COUNT))
+
+
+@pytest.mark.parametrize("queue_id", [None, 1])
+def test_a_topic_that_several_brokers_would_create_must_be_there_before(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue_id: int | None
+) -> None:
+    """The first row creates it on one broker; the next try would spread rows over its queues."""
+    for name in ("broker-a", "broker-b"):
+        cluster.start(tmp_path, name)
+    control = tmp_path / "control"
+    monkeypatch.setenv(VARIABLE, str(control))
+    control.write_text("rows-sending raise")
+    with pytest.raises(PipelineError, match=r"TOPIC_NOT_FOUND.*twinlog topic create T"):
+        cluster.send(0, queue_id=queue_id, exactlyOnce="true")
+    cluster.make_topic()
+    with pytest.raises(RuntimeError, match="injected"):
+        cluster.send(0, queue_id=queue_id, exactlyOnce="true")
+    assert cluster.send(0, queue_id=queue_id, exactlyOnce="true") == COUNT
+    stored = cluster.bodies("broker-a") + cluster.bodies("broker-b")
+    assert stored == Counter(b"%d" % n for n in range(COUNT))
+
+
+def test_a_topic_that_one_broker_creates_has_the_same_queues_for_the_next_try(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.start(tmp_path, "broker-a")
+    control = tmp_path / "control"
+    monkeypatch.setenv(VARIABLE, str(control))
+    control.write_text("rows-sending raise")
+    with pytest.raises(RuntimeError, match="injected"):
+        cluster.send(0, exactlyOnce="true")
+    assert cluster.send(0, exactlyOnce="true") == COUNT
+    assert cluster.bodies("broker-a") == Counter(b"%d" % n for n in range(COUNT))

@@ -22,6 +22,7 @@ class TopicRoute(msgspec.Struct, frozen=True):
     brokers: Mapping[str, BrokerData]
     queue_data: tuple[QueueData, ...]
     order_topic_conf: str | None = None
+    is_template: bool = False  # No broker has the topic yet; the first send to each creates it.
 
     def write_queues(self, topic: str, *, with_master_only: bool = True) -> list[MessageQueue]:
         """Queues to send to, in the order of Java's producers.
@@ -67,6 +68,7 @@ class TopicRoute(msgspec.Struct, frozen=True):
                 )
                 for data in self.queue_data
             ),
+            is_template=True,
         )
 
 

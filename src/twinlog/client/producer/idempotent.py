@@ -26,6 +26,7 @@ from twinlog.client.errors import (
     IdempotenceLostError,
     IdempotenceNotSupportedError,
     MessageIllegalError,
+    TopicNotFoundError,
     UsageError,
 )
 from twinlog.client.message import Message
@@ -171,7 +172,7 @@ class IdempotentLanes:
         if topic not in self._layouts:
             deadline_ms = self._instance.clock.monotonic_ms() + self._timeout_ms
             queues = await find_queues_until(self._instance, topic, deadline_ms)
-            await self._require_once(queues)
+            await self._require(topic, queues)
             self._take_layout(topic, queues)
         return self._layouts[topic]
 
@@ -180,8 +181,20 @@ class IdempotentLanes:
         for item in self._unrouted.pop(topic, ()):
             self._place(item)
 
-    async def _require_once(self, queues: list[MessageQueue]) -> None:
-        """All brokers of a topic must drop repeats, or nothing is sent to any of them."""
+    async def _require(self, topic: str, queues: list[MessageQueue]) -> None:
+        """All brokers of a topic must drop repeats, or nothing is sent to any of them.
+
+        Another run must find the same queues. Each broker creates a topic when it gets the first
+        message, so a run that ends early may leave a topic that only some brokers have.
+        """
+        route = self._instance.cached_route(topic)
+        is_new = route is not None and route.is_template
+        if is_new and self._is_repeatable and len({queue.broker_name for queue in queues}) > 1:
+            raise TopicNotFoundError(
+                f"topic {topic!r} does not exist. A producer that can be run again needs it before "
+                "the first message, or the next run may find fewer queues and spread the messages "
+                f"otherwise: create it, for example with `twinlog topic create {topic}`"
+            )
         for name in dict.fromkeys(queue.broker_name for queue in queues):
             address = self._instance.master_address(name)
             if address is None:
@@ -220,7 +233,7 @@ class IdempotentLanes:
             deadline_ms = min(item.deadline_ms for item in waiting)
             try:
                 queues = await find_queues(self._instance, topic, deadline_ms, earlier)
-                await self._require_once(queues)
+                await self._require(topic, queues)
             except ClientError as error:
                 attempt += 1
                 earlier = error
