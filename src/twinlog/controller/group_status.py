@@ -79,7 +79,7 @@ def controlled_group(
     fixed_master: str = "",
 ) -> ControlledGroup:
     """`events` are those of this group, oldest first; `silent` are addresses that did not answer;
-    `fixed_master` is who serves while the group is not adopted."""
+    `fixed_master` is the master in the route: who serves while the group is not adopted."""
     master = _find(facts, facts.master_broker_id)
     election = _newest(
         events,
@@ -96,6 +96,9 @@ def controlled_group(
     if fixed_master and not facts.master_epoch:
         state = GroupState.NOT_ADOPTED
         reason = f"{fixed_master} serves as its file says; {facts.waiting or 'nobody is heard'}"
+    elif fixed_master and not any(replica.is_alive for replica in facts.replicas):
+        who = f"the route has the master {fixed_master}"
+        reason = f"no replica reports to this controller, but {who}; {reason}"
     # Of one that its controller does not hear either this is said already.
     hung = [r for r in facts.replicas if r.address in silent and r.is_alive]
     if hung and state is not GroupState.FROZEN:

@@ -93,7 +93,7 @@ def _link(before: Snapshot, after: Snapshot) -> Iterator[Event]:
     is_same_role = (before.role, before.epoch) == (after.role, after.epoch)
     if before.is_linked and not after.is_linked and is_same_role:  # Else it has yet to dial.
         yield "master-lost", {"master": after.master, "reason": after.link_reason}
-    elif after.is_linked and not before.is_linked:
+    elif after.master and after.is_linked and not before.is_linked:
         yield "master-found", {"master": after.master}
     if after.damage and after.damage != before.damage:
         yield "replication-stopped", {"reason": after.damage}

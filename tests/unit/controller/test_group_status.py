@@ -159,6 +159,19 @@ def test_a_pair_that_is_not_adopted_is_served_by_its_fixed_master() -> None:
     assert adopted.is_healthy
 
 
+def test_who_serves_without_the_controller_is_named() -> None:
+    """A fixed pair again, or cut off from this controller: the route still has a master."""
+    known = facts(replica(1, **DOWN), replica(2, **DOWN), waiting="waiting for replica 1")
+    told = controlled_group(known, [], fixed_master="127.0.0.1:1")
+    assert (told.state, told.reason) == (
+        GroupState.NO_MASTER,
+        "no replica reports to this controller, but the route has the master 127.0.0.1:1;"
+        " waiting for replica 1",
+    )
+    known = facts(replica(1, **DOWN), replica(2), waiting="waiting for replica 1")
+    assert controlled_group(known, [], fixed_master="h:1").reason == "waiting for replica 1"
+
+
 def test_a_store_that_was_wiped_leaves_an_id_to_forget() -> None:
     old, new = replica(2, **DOWN), replica(3)
     new.address = old.address

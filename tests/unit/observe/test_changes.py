@@ -46,6 +46,9 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], list[tuple[str, dict[str, Any]]
     ({"master": "m"}, {"master": "m", "is_linked": False, "link_reason": "reset"},
      [("master-lost", {"master": "m", "reason": "reset"})]),
     ({"is_linked": False}, {"master": "m"}, [("master-found", {"master": "m"})]),
+    # A slave that was elected: it follows nobody now.
+    ({"role": "SLAVE", "is_linked": False, "master": "m"}, {"role": "SYNC_MASTER"},
+     [("role-changed", {"was": "SLAVE", "to": "SYNC_MASTER", "epoch": 0})]),
     # A new epoch: the slave has yet to dial whoever leads it.
     ({"epoch": 1}, {"epoch": 2, "master": "m", "is_linked": False},
      [("role-changed", {"was": "", "to": "", "epoch": 2})]),
