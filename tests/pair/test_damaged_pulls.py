@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.damage import flip_bit, log_place, queue_place
+from support.damage import Flip, flip_bit, log_place, queue_place
 from support.healing import CONFIG
 from support.local_brokers import Brokers, pull, until
 from twinlog.broker.server import Broker
@@ -28,7 +28,7 @@ SUBSCRIPTIONS: tuple[dict[str, Any], ...] = (
     {"subscription": "TAGS IN ('a', 'b', 'c')", "expressionType": "SQL92"},
     {"subscription": "number >= 0", "expressionType": "SQL92"},
 )
-RETRY, FOUND = 20, 0
+RETRY, FOUND, WAIT = 20, 0, 1
 
 
 @pytest.fixture
@@ -55,25 +55,27 @@ async def filled(brokers: Brokers, broker: Broker, rng: random.Random) -> dict[A
     return sent
 
 
-def flip_some(broker: Broker, rng: random.Random, count: int) -> None:
+def flip_some(broker: Broker, rng: random.Random, count: int) -> list[Flip]:
     root, log = Path(broker.store.root), broker.store.commit_log
     ends = {
         queue.key: queue.next_offset for queue in broker.store.queue_table if queue.topic == "t"
     }
+    flips = []
     for _ in range(count):
         if rng.random() < 0.7:
             place = log_place(root, 0, log.max_offset, log.segment_size, rng)
         else:
             path, at = queue_place(root, ends, broker.store.queue_table.file_size, rng)
             place = path, at - at % 20 + at % 12  # Tags are the scrub's: nobody reads past them.
-        flip_bit(*place, rng)
+        flips.append(flip_bit(*place, rng))
+    return flips
 
 
 async def read_queue(
     brokers: Brokers, broker: Broker, queue_id: int, end: int, **more: Any
 ) -> tuple[dict[int, bytes], set[int]]:
     """Bodies by number, and the numbers that were answered as damaged."""
-    offset, found, named = 0, {}, set()
+    offset, found, named, waits = 0, {}, set(), 0
     while offset < end:
         # Several in a row, as the consumers of one client send them: the answers must be equal.
         asked = [
@@ -83,6 +85,11 @@ async def read_queue(
             for _ in range(2)
         ]
         first, second = await asyncio.gather(*asked)
+        if WAIT in (first.code, second.code):
+            # An entry may be wrong, and is mended from the log at once: nothing is passed over.
+            waits += 1
+            assert waits < 1000, first
+            continue
         assert (first.code, bytes(first.body)) == (second.code, bytes(second.body))
         found.update(records(first))
         if first.code == RETRY:
@@ -111,8 +118,11 @@ async def test_no_damaged_body_leaves_the_port_and_all_others_do(
     config = {**CONFIG, "namesrv_addr": None, "broker_role": "ASYNC_MASTER"}
     broker = await brokers.master(**config, enable_property_filter=True)
     sent = await filled(brokers, broker, rng)
+    log_flips = 0
     for count in (0, 3, 8):
-        flip_some(broker, rng, count)
+        flips = flip_some(broker, rng, count)
+        log_flips += sum(flip.path.parent.name == "commitlog" for flip in flips)
+        lost = 0
         for queue_id in range(QUEUES):
             end = broker.store.max_offset_in_queue("t", queue_id)
             for subscription in SUBSCRIPTIONS:
@@ -123,4 +133,6 @@ async def test_no_damaged_body_leaves_the_port_and_all_others_do(
                 missing = set(range(end)) - set(found)
                 if subscription["subscription"] == "*":
                     assert missing == named, (seed, count, queue_id, more)
+                    lost += len(missing)
                 assert count or not missing
+        assert lost <= log_flips, "what an entry has lost is in the log"

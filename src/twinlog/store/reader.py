@@ -30,6 +30,7 @@ from twinlog.store.integrity.damage import Damage, DamageLog, place_of
 from twinlog.store.integrity.record_check import (
     QueuePlace,
     body_fault,
+    entry_fault,
     queue_place,
     structure_fault,
 )
@@ -161,7 +162,9 @@ class StoreReader:
         self, queue: ConsumeQueue, number: int, scan: QueueScan, minimum: int
     ) -> GetResult:
         """The answer where a damaged record comes next: wait at it, or go on behind it."""
-        damage = Damage(queue.topic, queue.queue_id, number, *scan.fault_place, scan.fault)
+        entry = scan.fault_place
+        damage = Damage(queue.topic, queue.queue_id, number, *entry, scan.fault)
+        damage.may_be_entry = bool(self._entry_fault(queue, number, entry))
         is_waiting = self._damage.found(damage)
         return GetResult(
             GetMessageStatus.MESSAGE_DAMAGED,
@@ -276,6 +279,43 @@ class StoreReader:
         damage = place_of(physical_offset, len(data), fault)
         is_waiting = self._damage.found(damage)
         raise RecordDamagedError(damage.text, is_retried=is_waiting)
+
+    def record_of(self, queue: ConsumeQueue, number: int, entry: tuple[int, int]) -> bytes | None:
+        """The record that an entry, an offset and a size, of a queue leads to; None when it has
+        expired or was left out.
+
+        Raises RecordDamagedError when that record is not the one of this number: one of the two is
+        damaged, and both can be healed.
+        """
+        offset, size = entry
+        if size == PRE_BLANK_SIZE:
+            return None
+        if not self._config.twinlog_check_reads:
+            return self._bytes_at(offset, size)
+        fault = self._entry_fault(queue, number, entry)
+        may_be_entry = bool(fault)
+        if not fault:
+            data = self._read(offset, size)
+            fault = body_fault(data, 0, size)
+            if not fault:
+                return data
+        if number < queue.min_offset(self._queues.pool, self._log.min_offset):
+            return None
+        damage = Damage(
+            queue.topic, queue.queue_id, number, offset, size, fault, may_be_entry=may_be_entry
+        )
+        is_waiting = self._damage.found(damage)
+        raise RecordDamagedError(damage.text, is_retried=is_waiting)
+
+    def _entry_fault(self, queue: ConsumeQueue, number: int, entry: tuple[int, int]) -> str:
+        """Why the record of this number is not where its entry says; the body is not looked at."""
+        offset, size = entry
+        fault = entry_fault(offset, size, self._log.min_offset, self._log.max_offset)
+        if fault:
+            return fault
+        place = queue_place(queue.topic, queue.queue_id)
+        data = self._read(offset, size)
+        return structure_fault(data, 0, size, offset, place=place, number=number)
 
     def _bytes_at(self, physical_offset: int, size: int | None) -> bytes | None:
         try:

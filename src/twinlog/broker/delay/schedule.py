@@ -19,7 +19,12 @@ from typing import Any
 from twinlog.broker.delay.levels import DelayLevels
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.stats.broker_stats import BrokerStatsManager
-from twinlog.broker.stats.store_view import INDEX_SLACK_MS, placed_end, queue_entries
+from twinlog.broker.stats.store_view import (
+    INDEX_SLACK_MS,
+    placed_end,
+    queue_entries,
+    record_of_entry,
+)
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -197,7 +202,7 @@ class ScheduleMessageService:
         for physical_offset, size, tags_code in entries:
             deliver_at = tags_code
             if tags_code < TAGS_HASH_MIN:
-                deliver_at = self._stored_at(physical_offset, size) + level.delay_ms
+                deliver_at = self._stored_at(level, physical_offset, size) + level.delay_ms
             wait = deliver_at - now
             # Stored while the clock was ahead: it would hold back all behind it for as long. Due
             # now, as in Apache; it has waited for some of its time at least.
@@ -209,10 +214,15 @@ class ScheduleMessageService:
         if entries:
             self._schedule(level, 0)
 
-    def _stored_at(self, physical_offset: int, size: int) -> int:
+    def _read(self, level: _Level, physical_offset: int, size: int) -> bytes | None:
+        """The record of the level's next entry."""
+        entry = (physical_offset, size)
+        return record_of_entry(self._store, SCHEDULE_TOPIC, level.level - 1, level.offset, entry)
+
+    def _stored_at(self, level: _Level, physical_offset: int, size: int) -> int:
         """For entries whose time is in a file that only Apache reads; 0: the record is gone."""
         try:
-            data = self._store.message_by_offset(physical_offset, size)
+            data = self._read(level, physical_offset, size)
         except RecordDamagedError:
             return 0  # Due at once: the delivery says what is wrong.
         return 0 if data is None else store_timestamp_of(data)
@@ -234,7 +244,7 @@ class ScheduleMessageService:
     def _deliver(self, level: _Level, physical_offset: int, size: int) -> bool:
         """Put one message where it belongs; false: the level goes on later."""
         try:
-            data = self._store.message_by_offset(physical_offset, size)
+            data = self._read(level, physical_offset, size)
         except RecordDamagedError as error:
             if error.is_retried:
                 self._schedule(level, _RETRY_MS)

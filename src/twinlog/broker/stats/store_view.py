@@ -42,6 +42,15 @@ def placed_entries(
     return [entry for entry in entries if entry is not None]
 
 
+def record_of_entry(
+    store: MessageStore, topic: str, queue_id: int, number: int, entry: tuple[int, int]
+) -> bytes | None:
+    """The record that an entry, its offset and size, leads to. Raises RecordDamagedError where it
+    is not the one of this number, whichever of the two is damaged."""
+    queue = store.queue_table.get(topic, queue_id)
+    return None if queue is None else store.reader.record_of(queue, number, entry)
+
+
 def is_on_disk(store: MessageStore, topic: str, queue_id: int, offset: int, memory: int) -> bool:
     """Whether an entry lies so far behind the end that it no longer counts as in memory."""
     entries = queue_entries(store, topic, queue_id, offset, 1)

@@ -9,6 +9,7 @@ RocketMQ does, so progress and counters survive a restart and another broker's h
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from twinlog.broker.stats.store_view import (
     placed_end,
     placed_entries,
     queue_entries,
+    record_of_entry,
 )
 from twinlog.broker.transaction import half as halves
 from twinlog.broker.transaction.pending import HalfPlace, PendingHalves
@@ -40,7 +42,7 @@ from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand
 from twinlog.remoting.headers.clients import CheckTransactionStateRequestHeader
 from twinlog.remoting.headers.send import EndTransactionRequestHeader
-from twinlog.runtime.clock import SteadyWall
+from twinlog.runtime.clock import SteadyWall, TimerHandle
 from twinlog.runtime.loop_share import LoopShare
 from twinlog.runtime.numbers import INT32_MAX, INT64_MAX, number_or_none
 from twinlog.store.errors import RecordDamagedError
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("twinlog.broker")
 
+_HEAL_MS = 200
 _READ = 512  # Entries of a queue in one step.
 _COPIES_MAX = 64
 _HOUR_MS = 3_600_000
@@ -81,6 +84,8 @@ class TransactionalMessageService:
         self.pending = PendingHalves()
         self.recent = RecentHalves()
         self._is_running = False
+        self._waiting: TimerHandle | None = None  # For a damaged record, at a start.
+        self._is_wait_said = False
         self._given_up = (0, "")  # In the present check: how many, and the last.
         self._unasked: dict[str, tuple[int, str]] = {}  # By group: how many, and one of them.
         self._counts_unasked_from_ms = 0  # Monotonic.
@@ -107,10 +112,31 @@ class TransactionalMessageService:
         """
         wait_ms = _PRODUCERS_COME_MS if after_switch else 0
         self._counts_unasked_from_ms = self._clock.monotonic_ms() + wait_ms
+        self._awaited.clear()
+        self._begin(after_crash=after_crash)
+
+    def _begin(self, *, after_crash: bool) -> None:
+        self._waiting = None
+        try:
+            self._find_undecided(after_crash=after_crash)
+        except RecordDamagedError as error:
+            # Without one of these records an end counts as none, or a half message as ended. A
+            # replica may give a good copy soon; ends are refused until then, and asked for later.
+            self._is_running = False
+            self.pending = PendingHalves()
+            self._waiting = self._clock.call_later_ms(
+                _HEAL_MS, functools.partial(self._begin, after_crash=after_crash)
+            )
+            if not self._is_wait_said:
+                _LOG.warning("transactions wait until a record is healed: %s", error)
+            self._is_wait_said = True
+            return
+        self._is_wait_said = False
+
+    def _find_undecided(self, *, after_crash: bool) -> None:
         half_progress = self._progress(HALF_TOPIC)
         op_progress = self._progress(OP_HALF_TOPIC)
         self.pending = PendingHalves(half_progress, op_progress)
-        self._awaited.clear()
         # Where a record was that a switch has cut, another one may be now.
         self.recent = RecentHalves()
         done = self._read_ops(op_progress)
@@ -126,6 +152,9 @@ class TransactionalMessageService:
     def stop(self) -> None:
         self.note_progress()
         self._is_running = False
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
 
     def _progress(self, topic: str) -> int:
         saved = self._offsets.query(TRANSACTION_GROUP, topic, 0)
@@ -165,7 +194,7 @@ class TransactionalMessageService:
             if not entries:
                 return done
             for index, (physical_offset, size, _) in enumerate(entries):
-                record = self._read(HalfPlace(physical_offset, size))
+                record = self._read(OP_HALF_TOPIC, start + index, (physical_offset, size))
                 half_offset = None if record is None else number_or_none(record.body)
                 if half_offset is not None:
                     done.append(half_offset)
@@ -181,7 +210,7 @@ class TransactionalMessageService:
         last: dict[str, int] = {}
         while entries := placed_entries(self._store, HALF_TOPIC, 0, start, _READ):
             for offset, (physical_offset, size, _) in enumerate(entries, start):
-                record = self._read(HalfPlace(physical_offset, size))
+                record = self._read(HALF_TOPIC, offset, (physical_offset, size))
                 if record is None:
                     self.pending.done(offset)
                     continue
@@ -211,21 +240,24 @@ class TransactionalMessageService:
             for data in found.buffers
         )
 
-    def _read(self, place: HalfPlace) -> Record | None:
+    def _read(self, topic: str, number: int, entry: tuple[int, int]) -> Record | None:
         try:
-            data = self._store.message_by_offset(place.physical_offset, place.size)
+            data = record_of_entry(self._store, topic, 0, number, entry)
             return None if data is None else decode_record(data)
         except RecordDamagedError as error:
             if error.is_retried:
                 raise  # This round fails; in the next one it may be healed.
             return None
         except RecordError as error:
-            _LOG.error("half record unreadable at=%d error=%s", place.physical_offset, error)
+            _LOG.error("half record unreadable at=%d error=%s", entry[0], error)
             return None
 
     def _read_pending(self, offset: int) -> Record | None:
-        place = self.pending.place(offset)
-        return None if place is None else self._read(place)
+        """By the entry as it is now, which may have been mended since it was read."""
+        if self.pending.place(offset) is None:
+            return None
+        entries = placed_entries(self._store, HALF_TOPIC, 0, offset, 1)
+        return self._read(HALF_TOPIC, offset, entries[0][:2]) if entries else None
 
     # The end of a transaction
 
@@ -250,6 +282,7 @@ class TransactionalMessageService:
 
     def commit(self, header: EndTransactionRequestHeader, answered: PutCallback | None) -> None:
         """Put the message where it was meant to go. Raises BrokerError that says why not."""
+        self._need_known()
         half = self._find_recent(header)
         if half is not None:
             offset, message, must_wait = half.half_offset, half.message, half.must_wait
@@ -283,9 +316,15 @@ class TransactionalMessageService:
 
     def rollback(self, header: EndTransactionRequestHeader) -> None:
         """Drop the half message. Raises BrokerError that says why not."""
+        self._need_known()
         half = self._find_recent(header)
         self.note_done(half.half_offset if half is not None else self._find(header)[0])
         self.rollback_count += 1
+
+    def _need_known(self) -> None:
+        if self._waiting is not None:
+            remark = "a damaged record of the transactions is being healed; you are asked later"
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, remark)
 
     def _find_recent(self, header: EndTransactionRequestHeader) -> RecentHalf | None:
         """The half message that ends, if it is at hand and the end is right in every respect."""

@@ -29,6 +29,8 @@ class Damage(msgspec.Struct, rename="camel"):
     found_ms: int = 0  # By the monotonic clock: nobody waits longer because a clock was set.
     is_lost: bool = False  # No replica had a good copy when it was last asked.
     is_range: bool = False  # Found by a digest: somewhere in these bytes.
+    may_be_entry: bool = False  # Of a queue, which is healed without a replica.
+    is_tried: bool = False
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -60,6 +62,7 @@ class DamageLog:
         # Set by who heals: whether a replica may have a good copy, and who wants to know at once.
         self.may_heal: Callable[[], bool] = lambda: False
         self.on_found: Callable[[Damage], None] = lambda damage: None
+        self.heals_entries = False  # Somebody does, of what is found; no replica is needed.
 
     def found(self, damage: Damage) -> bool:
         """Remember it; whether it is worth waiting for a good copy."""
@@ -70,13 +73,18 @@ class DamageLog:
             self.found_count += 1
             if len(self.places) < PLACES_MAX:
                 self.places[known.key] = known
+            else:
+                known.is_lost = True  # Nobody heals it for this reader.
             _LOG.error("damage found: %s", known.text)
             self.on_found(known)
         return self.is_waited_for(known)
 
     def is_waited_for(self, damage: Damage) -> bool:
         waited = self._clock.monotonic_ms() - damage.found_ms
-        return not damage.is_lost and waited < self._wait_ms() and self.may_heal()
+        if damage.is_lost or waited >= self._wait_ms():
+            return False
+        is_entry_tried = not self.heals_entries or damage.is_tried
+        return self.may_heal() or (damage.may_be_entry and not is_entry_tried)
 
     def healed(self, damage: Damage) -> None:
         if self.places.pop(damage.key, None) is not None:

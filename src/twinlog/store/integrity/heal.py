@@ -304,7 +304,12 @@ class Healer:
             return True
         place = queue_place(damage.topic, damage.queue_id)
         entry = queue.entry(self._store.queue_table.pool, damage.queue_offset)
-        if entry is not None and await self._heal_at(entry[0], place, damage.queue_offset):
+        if (
+            entry is not None
+            and await self._heal_at(entry[0], place, damage.queue_offset)
+            # Its offset may be right and its size wrong: then the record was never damaged.
+            and self._is_readable(queue, damage.queue_offset)
+        ):
             return True
         await self._search_entry(queue, damage.queue_offset)
         if self._is_readable(queue, damage.queue_offset):

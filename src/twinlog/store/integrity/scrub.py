@@ -128,6 +128,7 @@ class Scrubber:
         self._started_ms = self._clock.monotonic_ms()
         self._known_end = end
         tasks.contained("scrub", self.run)
+        self._store.damage.heals_entries = True
 
     def _begin_behind(self, offset: int) -> int:
         """The first range that begins at or behind `offset`."""
@@ -330,7 +331,9 @@ class Scrubber:
             return
         if await self._heal(damage):
             damages.healed(damage)
-        elif damages.is_waited_for(damage):
+            return
+        damage.is_tried = True
+        if damages.is_waited_for(damage):
             # Its replica may be away for a moment.
             self._clock.call_later_ms(_RETRY_MS, self._again, damage)
         else:
