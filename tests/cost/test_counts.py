@@ -31,6 +31,7 @@ from support.ha_load import send_command
 from support.local_brokers import Brokers, until
 from support.tiers import TIERS
 from twinlog.broker.server import Broker
+from twinlog.message.batch import BatchMember, encode_batch
 from twinlog.remoting import connection
 from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode
@@ -43,6 +44,7 @@ REQUESTS_A_READ = 16
 READS = 20
 MESSAGES = REQUESTS_A_READ * READS
 MESSAGES_A_PULL = 32
+MEMBERS_A_BATCH = 340
 # Of the kernel: what is counted as a system call on a file when C functions are called by name.
 FILE_CALLS = frozenset({"pwrite", "pwritev", "write", "pread", "preadv", "read", "sendfile"})
 TOLERANCE = 1.25  # Timers that fall into the script move a count by some %: slower, more timers.
@@ -79,6 +81,8 @@ BUDGET: dict[str, dict[str, float]] = {
         "file": FILE,
         "socket": 0.0625,
     },
+    "batch, pure": {"python": 2.2, "c": 24.7, "bytecode": 418, "file": 0.02, "socket": 0.003},
+    "batch, compiled": {"python": 0.2, "c": 0.25, "bytecode": 6.1, "file": 0.02, "socket": 0.003},
     "pull, compiled": {"python": 0.66, "c": 0.33, "bytecode": 17.3, "file": FILE, "socket": 0.034},
     "replicate, compiled": {
         "python": 13,
@@ -313,6 +317,31 @@ async def test_a_transaction_costs_what_it_did(parts: str, brokers: Brokers) -> 
     seen = await counted(lambda: feed_transactions(broker, data, READS), MESSAGES, broker)
     assert broker.transactions.commit_count == 3 * MESSAGES
     check(f"transaction, {parts}", seen)
+
+
+def batches() -> bytes:
+    """A batch of small messages for each queue, as clients make them for Kafka's rows."""
+    members = [
+        BatchMember(BODY[:128], b"UNIQ_KEY\x01%032X\x02WAIT\x01true\x02" % number)
+        for number in range(MEMBERS_A_BATCH)
+    ]
+    body, frames = encode_batch(members), []
+    for queue in range(4):
+        command = send_command(body, topic="cost", queue_id=queue, WAIT="true")
+        command.code = RequestCode.SEND_BATCH_MESSAGE
+        command.ext_fields["m"] = "true"
+        frames.append(encode_command(command))
+    return b"".join(frames)
+
+
+async def test_a_message_of_a_batch_costs_what_it_did(parts: str, brokers: Brokers) -> None:
+    """Nothing but the pass over the members is done for each of them."""
+    broker = await brokers.start("master", mapped_file_size_commit_log=16 << 20)
+    reads = [batches()] * 4
+    messages = len(reads) * 4 * MEMBERS_A_BATCH
+    seen = await counted(lambda: feed(broker, reads, 4), messages, broker)
+    assert broker.store.queue_table.by_key["cost", 0].next_offset == 3 * 4 * MEMBERS_A_BATCH
+    check(f"batch, {parts}", seen)
 
 
 async def feed_many(broker: Broker, turns: int) -> int:

@@ -10,8 +10,11 @@ The registrations are all made: the tables that are asked have their full size. 
 CONNECTIONS are connected, and their memory is taken for that of the others; requests come over 32
 connections, as fast as they are answered.
 
-Environment: BROKER_GROUPS, TOPICS, CLIENTS, TOPICS_A_CLIENT, CONNECTIONS, REQUESTS; OUT is a file
-for the figures as JSON.
+Then MEMBERS consumers of one group change who they are, at a broker of their own
+(`rebalances.py`): the name server has no part in that.
+
+Environment: BROKER_GROUPS, TOPICS, CLIENTS, TOPICS_A_CLIENT, CONNECTIONS, REQUESTS, MEMBERS; OUT is
+a file for the figures as JSON.
 """
 
 from __future__ import annotations
@@ -29,9 +32,10 @@ from typing import Any
 
 import clusters
 import harness
+import rebalances
 
 from support.processes import process_group
-from support.twinlog_servers import start_twinlog_namesrv
+from support.twinlog_servers import start_twinlog_broker, start_twinlog_namesrv
 from twinlog.remoting.bodies.common import DataVersion
 from twinlog.remoting.bodies.registration import (
     RegisterBrokerBody,
@@ -47,6 +51,7 @@ from twinlog.remoting.command import RemotingCommand
 PERIOD_S = 30
 HEARTBEATS_A_SECOND = 1  # Of a broker, to a twinlog name server.
 _IN_FLIGHT = 16
+_BEATING = 200
 
 
 def setting(name: str, default: int) -> int:
@@ -161,8 +166,9 @@ async def measure(address: str, pid: int) -> dict[str, Any]:
     routes = [route_of(topic_name(number * 37 % topics)) for number in range(min(topics, 5_000))]
     figures["route_us"] = await meter.of(lines, cycle(routes), count)
     figures |= await connections(address, pid)
-    # Last: from its first heartbeat on a broker that is silent for 3 s is gone, with its routes.
-    beats = [heartbeat(group, broker_id) for group, broker_id in brokers]
+    # Last, and of a few brokers only: from its first heartbeat on a broker that is silent for 3 s
+    # is gone, with its routes and connection, and on a busy machine a round of all takes as long.
+    beats = [heartbeat(group, broker_id) for group, broker_id in brokers[:_BEATING]]
     figures["heartbeat_us"] = await meter.of(lines, cycle(beats), count)
     codes: dict[int, int] = {}
     for line in lines:
@@ -210,6 +216,14 @@ def main() -> int:
         server = start_twinlog_namesrv(Path(directory))
         group.add(server)
         figures = asyncio.run(measure(server.address, server.pid))
+        broker = group.add(start_twinlog_broker(Path(directory) / "broker"))
+        members = asyncio.run(
+            rebalances.measure(broker.address, broker.pid, setting("MEMBERS", 200))
+        )
+        share = rebalances.whole(
+            members, figures["clients"], figures["topics_a_client"], figures["groups"]
+        )
+        figures["rebalance"] = members | share
     text = json.dumps(figures, indent=2)
     if out := os.environ.get("OUT"):
         Path(out).write_text(text + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from tests.support.stores import HOST
@@ -36,3 +37,19 @@ def test_a_record_is_taken_with_its_checksum_and_with_no_other_one(part: int) ->
         assert scan_plain(before + record, shift, 0, crc32, b"").count == 1, size
         record[HEAD_SIZE + rng.randrange(size)] ^= 1 << rng.randrange(8)
         assert scan_plain(before + record, shift, 0, crc32, b"") is None, size
+
+
+def test_no_record_asks_python_for_its_checksum() -> None:
+    """A call, a copy of the body and a number for each record were half of a slave's scan."""
+    if "pclmulqdq" not in Path("/proc/cpuinfo").read_text():
+        return  # This processor has no other way.
+    asked: list[int] = []
+
+    def counted(data: bytes) -> int:
+        asked.append(len(data))
+        return crc32(data)
+
+    scan_plain = load("twinlog.store.recovery._scan").scan_plain
+    for size in (1, 64, 128, 1024, 70_000):
+        assert scan_plain(record_of(bytes(size)), 0, 0, counted, b"").count == 1
+    assert not asked

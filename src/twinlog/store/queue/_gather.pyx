@@ -12,7 +12,7 @@ end the process. So each page is touched first, by code that SIGBUS leads back o
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memchr, memcmp, memcpy
 
 from twinlog.message._crc cimport whole_crc
 from twinlog.message._layout cimport (
@@ -163,8 +163,9 @@ cdef int _pairs(const char* at, int64_t size, tuple names, char* out) except -2:
     at += TOPIC_LENGTH_SIZE + <uint8_t> at[0] + PROPERTIES_LENGTH_SIZE
     while at < end:
         piece = at
-        while at < end and at[0] != 2:
-            at += 1
+        at = <const char*> memchr(at, 2, end - at)
+        if at == NULL:
+            at = end
         for name in names:
             name_size = PyBytes_GET_SIZE(name)
             if (
