@@ -120,7 +120,7 @@ class PutReplies:
         # those that do, and everything else.
         self._plain: list[SendReply] = []
         self._safe: _Turn = []
-        self._turn: list[_Entry] = []
+        self._singles: list[_Entry] = []
         self._turn_started_ms = 0
         self._durable: DurabilityQueue[_Waiting | _Turn] = DurabilityQueue()
         self.is_overloaded = False  # So many replies wait that more would only wait longer.
@@ -131,16 +131,16 @@ class PutReplies:
 
     @property
     def waiting_count(self) -> int:
-        return len(self._plain) + len(self._safe) + len(self._turn) + self._durable.count
+        return len(self._plain) + len(self._safe) + len(self._singles) + self._durable.count
 
     def add(self, result: AppendResult, waiting: _Waiting, must_wait: bool) -> None:
         """Answer `waiting` when what was put as `result` is as safe as the mode says."""
-        if not self._plain and not self._safe and not self._turn:
+        if not self._plain and not self._safe and not self._singles:
             self._begin(result.end_offset)
         if must_wait:
             must_wait = self.must_wait_more
         if type(waiting) is not tuple or waiting[2] != _JSON or type(waiting[5]) is not int:
-            self._turn.append((result.end_offset, waiting, must_wait))
+            self._singles.append((result.end_offset, waiting, must_wait))
         elif must_wait:
             self._safe.append((result.end_offset, waiting))
         else:
@@ -149,7 +149,7 @@ class PutReplies:
     def add_run(self, end_offset: int, plain: list[SendReply], safe: list[_SafeSend]) -> None:
         """Sends of one read, answered in JSON: those that need no more than the append, and those
         that do. The first record of all ends at `end_offset`."""
-        if not self._plain and not self._safe and not self._turn:
+        if not self._plain and not self._safe and not self._singles:
             self._begin(end_offset)
         self._plain += plain
         self._safe += safe
@@ -187,7 +187,7 @@ class PutReplies:
             if outcome is not _REACHED:
                 waiting(PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
                 return
-            self._release_turn([(end_offset, waiting, must_wait)], self._clock.monotonic_ms())
+            self._release_singles([(end_offset, waiting, must_wait)], self._clock.monotonic_ms())
 
         self._appended_mark.wait(end_offset, _NO_DEADLINE_MS, appended)
 
@@ -247,27 +247,27 @@ class PutReplies:
     def _appended(self, _: Any, outcome: Outcome, reason: str) -> None:
         plain, self._plain = self._plain, []
         safe, self._safe = self._safe, []
-        turn, self._turn = self._turn, []
+        singles, self._singles = self._singles, []
         reached = self._appended_mark.value
         now = self._clock.monotonic_ms()
-        count = len(plain) + len(safe) + len(turn)
+        count = len(plain) + len(safe) + len(singles)
         if outcome is not _REACHED:
             plain = self._fail_plain(plain, reached, reason)
             safe = self._fail_safe(safe, reached, reason)
-            turn = self._fail_turn(turn, reached, reason)
+            singles = self._fail_singles(singles, reached, reason)
         if plain and self._must_be_confirmed:
             plain, safe = [], [*safe, *((reached, send) for send in plain)]
         # One write puts the whole turn into the log: who waits for its first record has it all.
         assert not plain or plain[-1][5] < reached  # type: ignore[operator]
         assert not safe or safe[-1][0] <= reached
-        assert not turn or turn[-1][0] <= reached
+        assert not singles or singles[-1][0] <= reached
         try:
             self._release_plain(plain)
         except Exception as error:
             self._failures.note("replies", error, f"{len(plain)} sends")
         try:
-            if turn:
-                self._release_turn(turn, now)
+            if singles:
+                self._release_singles(singles, now)
         finally:
             if safe:
                 self._release_safe(safe, now)
@@ -286,11 +286,11 @@ class PutReplies:
                 self._answer(waiting, PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
         return [entry for entry in safe if entry[0] <= reached]
 
-    def _fail_turn(self, turn: list[_Entry], reached: int, reason: str) -> list[_Entry]:
-        for entry in turn:
+    def _fail_singles(self, singles: list[_Entry], reached: int, reason: str) -> list[_Entry]:
+        for entry in singles:
             if entry[0] > reached:
                 self._answer(entry[1], PutMessageStatus.SERVICE_NOT_AVAILABLE, reason)
-        return [entry for entry in turn if entry[0] <= reached]
+        return [entry for entry in singles if entry[0] <= reached]
 
     def _write_plain(self, plain: list[SendReply]) -> None:
         """The common case: one format per reply, one call per run of a connection's replies."""
@@ -306,11 +306,11 @@ class PutReplies:
         if frames:
             current.write_run(b"".join(frames), len(frames))
 
-    def _release_turn(self, turn: list[_Entry], now: int) -> None:
-        """What comes seldom: each for itself."""
+    def _release_singles(self, singles: list[_Entry], now: int) -> None:
+        """What comes seldom: each waits for itself."""
         must_advance = False
         is_held = self._must_be_confirmed
-        for end_offset, waiting, wanted in turn:
+        for end_offset, waiting, wanted in singles:
             must_wait = wanted or (is_held and type(waiting) is tuple)
             demand, reason = self._demand(end_offset) if must_wait else (Demand.NONE, "")
             if demand:
@@ -328,7 +328,7 @@ class PutReplies:
         end_offset = safe[-1][0]
         demand, reason = self._demand(end_offset)
         if reason:  # The last is too far ahead of the slave: those before it may not be.
-            self._release_turn([(end, waiting, True) for end, waiting in safe], now)
+            self._release_singles([(end, waiting, True) for end, waiting in safe], now)
         elif demand:
             # To the end of the turn, so that what the turn put besides is before it in its line.
             self._wait_durable(self._appended_mark.value, safe, demand, now, len(safe))
