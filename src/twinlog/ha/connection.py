@@ -90,6 +90,8 @@ def is_same_host(transport: asyncio.Transport) -> bool:
 class HAConnection(HAShell, asyncio.Protocol):
     """A slave, or whoever else connected to the HA port."""
 
+    core: HASender | TwinSender
+
     def __init__(
         self,
         owner: ConnectionOwner,
@@ -118,10 +120,6 @@ class HAConnection(HAShell, asyncio.Protocol):
         self._writer: DirectWriter | TlsTransport | None = None
         self._is_pump_scheduled = False
         self._is_budget_awaited = False
-
-    @property
-    def _core(self) -> HASender | TwinSender:
-        return self.core
 
     @property
     def state(self) -> HAConnectionState:

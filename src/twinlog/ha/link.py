@@ -73,6 +73,8 @@ class LinkOwner(Protocol):
 class MasterLink(HAShell, asyncio.BufferedProtocol):
     """One connection to the master. `closed` is set when it is over; `core.reason` says why."""
 
+    core: HAReceiver | TwinReceiver
+
     def __init__(
         self,
         owner: LinkOwner,
@@ -100,10 +102,6 @@ class MasterLink(HAShell, asyncio.BufferedProtocol):
         self._is_announced = True
         self._timer: TimerHandle | None = None
         self._unsubscribe: Callable[[], None] | None = None
-
-    @property
-    def _core(self) -> HAReceiver | TwinReceiver:
-        return self.core
 
     @property
     def reported_offset(self) -> int:

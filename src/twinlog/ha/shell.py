@@ -35,6 +35,8 @@ class Core(Protocol):
 class HAShell(ABC):
     """One connection."""
 
+    core: Core
+
     def __init__(self, clock: Clock) -> None:
         self.since_ms = clock.now_ms()
         self._clock = clock
@@ -47,10 +49,6 @@ class HAShell(ABC):
     @abstractmethod
     def _log_changed(self, reason: str) -> None:
         """What is looked for in the log is not there any more."""
-
-    @property
-    @abstractmethod
-    def _core(self) -> Core: ...
 
     def guard(self, function: Callable[..., object], *arguments: object) -> None:
         """A bug in here must not end as a line of asyncio's log."""
@@ -70,7 +68,7 @@ class HAShell(ABC):
         """The reason may still go out; a peer that reads nothing holds up nobody."""
         if self._transport is None:
             return
-        if self._core.tells_why:
+        if self.core.tells_why:
             self._transport.close()
             self._clock.call_later_ms(LINGER_MS, self._abort)
         else:
@@ -86,7 +84,7 @@ class HAShell(ABC):
         asyncio.get_running_loop().call_soon(self.guard, self._step, steps, then)
 
     def _step(self, steps: Steps[_T], then: Callable[[_T], object]) -> None:
-        if self._core.is_ended:
+        if self.core.is_ended:
             return
         try:
             next(steps)
