@@ -14,6 +14,7 @@ bytes are remembered: a repeat of a message in there is not answered as if a sla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from twinlog.ha.acks import AckTable, ReplicaAck
@@ -127,16 +128,27 @@ class GroupTransferService:
             return f"{self._too_few_reason()}, {limit}"
         return f"{self._behind_text(replica, end_offset)}, {limit}"
 
-    def wait(self, end_offset: int, callback: WaiterCallback, argument: Any = None) -> None:
-        """Call `callback(argument, outcome, reason)` when confirmed, or at `slaveTimeout`."""
-        deadline_ms = self._clock.monotonic_ms() + self.timeout_ms
+    def wait(
+        self,
+        end_offset: int,
+        callback: WaiterCallback,
+        argument: Any = None,
+        *,
+        explain: Callable[[int], str] | None = None,
+    ) -> None:
+        """Call `callback(argument, outcome, reason)` when confirmed, or at `slaveTimeout`.
 
-        def explain(argument: Any, outcome: Outcome, reason: str) -> None:
+        `explain` says why it took too long; who confirms, if not so many slaves, knows that.
+        """
+        deadline_ms = self._clock.monotonic_ms() + self.timeout_ms
+        late_reason = explain or self.timeout_reason
+
+        def decided(argument: Any, outcome: Outcome, reason: str) -> None:
             if outcome is Outcome.TIMEOUT:
-                reason = self.timeout_reason(end_offset)
+                reason = late_reason(end_offset)
             callback(argument, outcome, reason)
 
-        self.confirmed.wait(end_offset, deadline_ms, explain, argument)
+        self.confirmed.wait(end_offset, deadline_ms, decided, argument)
         if self._timer is None:
             self._arm()
 

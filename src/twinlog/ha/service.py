@@ -36,7 +36,7 @@ from twinlog.ha.service_status import ack_of, status_of
 from twinlog.ha.settings import HASettings
 from twinlog.ha.starts import ClassicStarts, twin_start
 from twinlog.ha.status import DepartedStatus, HAStatus
-from twinlog.ha.twin.admission import hello_refusal
+from twinlog.ha.twin.admission import hello_refusal, with_same_id
 from twinlog.ha.twin.catch_up import MasterCatchUp
 from twinlog.ha.twin.identity import TwinIdentity
 from twinlog.ha.twin.mark import SYNC_INTERVAL_MS, ConfirmedMark
@@ -55,7 +55,7 @@ from twinlog.runtime.limits import (
 )
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.runtime.turn import Turn
-from twinlog.runtime.watermark import Watermark
+from twinlog.runtime.watermark import WaiterCallback, Watermark
 from twinlog.store.status import PutMessageStatus
 
 # Members that are asked for in hot paths: by their class they cost ten times as much.
@@ -98,10 +98,9 @@ class HAService:
             fall_behind_max=settings.slave_fall_behind_max,
             timeout_ms=settings.slave_timeout_ms,
         )
-        self.passed_over = self.group_transfer.passed_over
         self.confirmed: Watermark = self.group_transfer.confirmed
-        self.confirmed.failures = tasks.failures
         """The offset that `inSyncReplicas` replicas have, the master included."""
+        self.confirmed.failures = tasks.failures
         self.on_twin_joined: Callable[[], None] = lambda: None
         self.on_linked: Callable[[], None] = lambda: None
         self.joined_replica_ids: set[int] = set()
@@ -128,7 +127,8 @@ class HAService:
         self._unsubscribe: Callable[[], None] | None = None
         self._is_stopping = False
         self._is_prepared = False
-        self._began_in_doubt = False
+        self.began_in_doubt = False
+        """Whether a power loss may have taken the end of the log before this start."""
         self._ask_dialect = ask_dialect
         self._reseed_all = reseed_all
         self.group: GroupReplication | None = None
@@ -136,7 +136,6 @@ class HAService:
         if epochs is not None and twin is not None:
             self.group = GroupReplication(store, self.confirmed, epochs, twin.is_durable)
             self.group_transfer.ack_count = 0  # The group confirms, not a number of slaves.
-            self.passed_over = self.group.passed_over
         elif twin is not None and not settings.is_slave:
             self.catch_up = MasterCatchUp(self, twin.mark, store, clock, tasks)
         if settings.is_slave and self.group is None:
@@ -209,13 +208,12 @@ class HAService:
         if self.twin is None or self._is_prepared:
             return
         self._is_prepared = True
-        is_durable = self.twin.is_durable
-        self.twin.mark.load(was_clean=self._store.was_clean, is_durable=is_durable)
         mark = self.twin.mark
-        self._began_in_doubt = mark.is_in_doubt or mark.has_lost_power
+        mark.load(was_clean=self._store.was_clean, is_durable=self.twin.is_durable)
+        self.began_in_doubt = mark.is_in_doubt or mark.has_lost_power
         if is_log_accepted:
-            self.twin.mark.rebase(self._log.max_offset)
-            self.twin.mark.complete()
+            mark.rebase(self._log.max_offset)
+            mark.complete()
         if self.catch_up is not None:
             self.catch_up.begin()
 
@@ -230,11 +228,6 @@ class HAService:
     def is_in_doubt(self) -> bool:
         """Whether this store may lack what it acknowledged before a power loss (R8)."""
         return self.twin is not None and self.twin.mark.is_in_doubt
-
-    @property
-    def began_in_doubt(self) -> bool:
-        """Whether a power loss may have taken the end of the log before this start."""
-        return self._began_in_doubt
 
     async def start(self) -> int:
         """Listen, then dial; returns the bound port."""
@@ -335,6 +328,16 @@ class HAService:
             return None, ""
         return self.group_transfer.check_sync(end_offset)
 
+    def passed_over(self, start: int, end: int) -> str:
+        """Why too few may have this part of the log, which is confirmed; empty when they do."""
+        if self.group is not None:
+            return self.group.passed_over(start, end)
+        return self.group_transfer.passed_over(start, end)
+
+    def wait_confirmed(self, end_offset: int, callback: WaiterCallback) -> None:
+        """Call `callback` when the log is confirmed up to here, or with the reason why not."""
+        self.group_transfer.wait(end_offset, callback, explain=self.timeout_reason)
+
     def may_answer_early(self) -> bool:
         """R5: a reply may leave before its record is confirmed, by the clock of this moment."""
         authority = None if self.group is None else self.group.authority
@@ -415,12 +418,7 @@ class HAService:
         assert self.twin is not None
         if refusal := hello_refusal(connection, self.settings, self.twin, self.group):
             return refusal
-        for other in tuple(self.connections):
-            theirs = other.hello
-            if other is connection:
-                continue
-            if theirs is None or theirs.replica_id != hello.replica_id or not other.core.is_proved:
-                continue
+        for other, theirs in with_same_id(connection, self.connections):
             if theirs.replica_uid != hello.replica_uid:
                 return ErrorCode.REPLICA_ID_IN_USE, (
                     f"brokerId {hello.replica_id} is used by another slave at {other.address}"

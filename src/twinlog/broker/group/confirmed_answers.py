@@ -72,7 +72,7 @@ class ConfirmedAnswers:
             text = f"done here, and not confirmed by the group: {reason}"
             held.answer_instead(request, ResponseCode.SYSTEM_ERROR, remark=text)
 
-        self._ha.group_transfer.wait(self._store.commit_log.max_offset, decided)
+        self._ha.wait_confirmed(self._store.commit_log.max_offset, decided)
 
     def _is_forward(self, request: Request) -> bool:
         journal = self._writer.journal

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from twinlog.ha.connection import HAConnection
 from twinlog.ha.group_replication import GroupReplication
 from twinlog.ha.settings import HASettings
 from twinlog.ha.twin.identity import TwinIdentity
-from twinlog.ha.twin.wire import ErrorCode
+from twinlog.ha.twin.wire import ErrorCode, Hello
 
 
 def hello_refusal(
@@ -30,3 +32,19 @@ def hello_refusal(
     hello = connection.hello
     assert hello is not None
     return group.hello_refusal(hello)
+
+
+def with_same_id(
+    connection: HAConnection, connections: Iterable[HAConnection]
+) -> list[tuple[HAConnection, Hello]]:
+    """Other connections whose slaves have proved that they have the id of this one."""
+    mine = connection.hello
+    assert mine is not None
+    return [
+        (other, theirs)
+        for other in connections
+        if other is not connection
+        and (theirs := other.hello) is not None
+        and theirs.replica_id == mine.replica_id
+        and other.core.is_proved
+    ]
