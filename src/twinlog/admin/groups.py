@@ -19,11 +19,7 @@ from twinlog.client.errors import (
     UsageError,
 )
 from twinlog.client.message import check_group
-from twinlog.client.net.answers import (
-    body_as,
-    parse_offset_table,
-    table_by_queue,
-)
+from twinlog.client.net.answers import body_as, parse_offset_table, table_by_queue
 from twinlog.client.queues import MessageQueue
 from twinlog.message.names import RETRY_PREFIX, dlq_topic, is_system_group, retry_topic
 from twinlog.remoting import fastjson

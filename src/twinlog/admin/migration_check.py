@@ -11,12 +11,7 @@ from twinlog.admin.client import Admin
 from twinlog.admin.groups import group_configs, is_user_group
 from twinlog.admin.messages import read_queue
 from twinlog.admin.names import kind_of_topic
-from twinlog.admin.topics import (
-    QueueStats,
-    all_topic_configs,
-    queue_stats,
-    system_topics,
-)
+from twinlog.admin.topics import QueueStats, all_topic_configs, queue_stats, system_topics
 from twinlog.client.errors import ClientError
 from twinlog.client.net.answers import body_as
 from twinlog.remoting.bodies.offsets import ConsumerOffsets

@@ -31,15 +31,9 @@ from twinlog.broker.processors.pull import PullMessageProcessor
 from twinlog.broker.put.once_service import IdempotentSends
 from twinlog.broker.put.replies import PutReplies
 from twinlog.broker.routes.registration import Registration
-from twinlog.broker.stats.broker_stats import (
-    BrokerStatsManager,
-)
+from twinlog.broker.stats.broker_stats import BrokerStatsManager
 from twinlog.broker.stats.store_stats import StoreStats
-from twinlog.broker.tables.clients import (
-    ConsumerGroupInfo,
-    ConsumerManager,
-    ProducerManager,
-)
+from twinlog.broker.tables.clients import ConsumerGroupInfo, ConsumerManager, ProducerManager
 from twinlog.broker.tables.config_file import ConfigFile
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.rebalance_lock import RebalanceLockManager

@@ -62,10 +62,8 @@ if TYPE_CHECKING:
     from twinlog.broker.server import Broker
 
 
-def request_table(
-    broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None
-) -> RequestTable:
-    """Everything that this broker answers. Lanes, where there are some, go in front of it."""
+def serve_requests(broker: Broker, *, rng: Rng, memory_size: int, config_path: str | None) -> None:
+    """From now on this broker answers: its lanes, where there are some, and behind them all."""
     send = SendMessageProcessor(
         broker,
         rng=rng,
@@ -73,9 +71,9 @@ def request_table(
         answer_when_routed=partial(answer_when_routed, broker.registration, broker.tasks),
     )
     ends = EndTransactionProcessor(broker)
-    if broker.guard is None:
+    if broker.guard is None:  # A lane looks at no signature.
         _install_lanes(broker, send, ends)
-    return RequestTable(
+    table = RequestTable(
         [
             *_message_rows(broker, send, SendBackProcessor(broker, rng=rng)),
             *_consumer_rows(broker, memory_size),
@@ -89,6 +87,8 @@ def request_table(
             *replica_rows(broker.replica_ranges),
         ]
     )
+    broker.requests.serve(table, broker.guard, broker.pair)
+    broker.server.body_max = broker.vip_server.body_max = table.body_max
 
 
 def _install_lanes(

@@ -27,7 +27,7 @@ from twinlog.broker.filter.sql92 import load_parser
 from twinlog.broker.group.relay import Relay
 from twinlog.broker.group.replicas import ReplicasManager
 from twinlog.broker.group.stored import lead_without_controller
-from twinlog.broker.handlers import request_table
+from twinlog.broker.handlers import serve_requests
 from twinlog.broker.pair.confirmed_file import PUBLISH_INTERVAL_MS, ConfirmedFile
 from twinlog.broker.pair.identity import StoreIdentity
 from twinlog.broker.pair.replica_ranges import ReplicaRanges
@@ -53,11 +53,7 @@ from twinlog.broker.stats.facts import BrokerFacts
 from twinlog.broker.stats.metrics import observed_broker
 from twinlog.broker.stats.store_stats import StoreStats
 from twinlog.broker.stats.watch import BrokerWatch
-from twinlog.broker.tables.clients import (
-    CLIENT_SCAN_INTERVAL_MS,
-    ConsumerManager,
-    ProducerManager,
-)
+from twinlog.broker.tables.clients import CLIENT_SCAN_INTERVAL_MS, ConsumerManager, ProducerManager
 from twinlog.broker.tables.consumer_offset import ConsumerOffsetManager
 from twinlog.broker.tables.creation_quota import CreationQuota
 from twinlog.broker.tables.rebalance_lock import RebalanceLockManager
@@ -567,9 +563,7 @@ def build_broker(
     build_services(broker)
     broker.guard = _build_guard(broker)
     broker.step_back.config_path = config_path
-    table = request_table(broker, rng=rng, memory_size=memory_size, config_path=config_path)
-    broker.requests.serve(table, broker.guard, broker.pair)
-    broker.server.body_max = broker.vip_server.body_max = table.body_max
+    serve_requests(broker, rng=rng, memory_size=memory_size, config_path=config_path)
     return broker
 
 

@@ -19,14 +19,7 @@ from twinlog.console import wording
 from twinlog.console.access import Role, TooManyFailures, is_right_csrf
 from twinlog.console.door import Caller
 from twinlog.console.operations import BadParameters, Operation, Preview, Refused, read_params
-from twinlog.console.shell import (
-    KNOWN_ERRORS,
-    THEMES,
-    Shell,
-    caller_of,
-    read_form,
-    status_of,
-)
+from twinlog.console.shell import KNOWN_ERRORS, THEMES, Shell, caller_of, read_form, status_of
 
 _OWN_FIELDS = ("csrf", "next", "confirmed", "once")
 _SENT_MAX = 1_000

@@ -16,14 +16,7 @@ from twinlog.remoting.bodies.controller import ControllerGroups, Events
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import Request
 from twinlog.remoting.headers import controller as headers
-from twinlog.remoting.request_table import (
-    ADMIN,
-    ANY_ACCOUNT,
-    UNUSED_BODY,
-    Handler,
-    NoHeader,
-    Row,
-)
+from twinlog.remoting.request_table import ADMIN, ANY_ACCOUNT, UNUSED_BODY, Handler, NoHeader, Row
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.event_journal import RecentEvents
 

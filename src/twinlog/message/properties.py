@@ -14,8 +14,6 @@ from functools import lru_cache
 from twinlog.message.hashing import jhash
 from twinlog.runtime.numbers import INT32_MAX, number_of
 
-NAME_VALUE_SEPARATOR = "\x01"
-PROPERTY_SEPARATOR = "\x02"
 KEY_SEPARATOR = " "
 _PIECE_END = b"\x02"
 

@@ -10,9 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
-from prometheus_client.openmetrics.exposition import (
-    CONTENT_TYPE_LATEST as OPENMETRICS_CONTENT_TYPE,
-)
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPENMETRICS_CONTENT_TYPE
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics_latest
 
 from twinlog.runtime.clock import Clock

@@ -15,13 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from twinlog.runtime.broker_config import (
-    BrokerConfig,
-    BrokerRole,
-    FlushDiskType,
-    HADialect,
-    Reseed,
-)
+from twinlog.runtime.broker_config import BrokerConfig, BrokerRole, FlushDiskType, HADialect, Reseed
 from twinlog.runtime.config_format import (
     ConfigValueError,
     Entry,

@@ -57,7 +57,7 @@ _SPAN_WASTE: Final = 8
 Wanted = frozenset[int] | PropertyPairs  # Tags codes, or pairs of properties.
 # Entries, bytes of a segment and its first offset, begin and end of the log, how far behind the end
 # a record counts as in memory.
-Opened = tuple[bytes, FileBytes, int, int, int, int]
+Walk = tuple[bytes, FileBytes, int, int, int, int]
 
 
 def store_timestamp_of(head: bytes) -> int:
@@ -188,10 +188,10 @@ class StoreReader:
         """What is mostly asked for, by the compiled walk; None where the other must do it."""
         if _compiled is None:
             return None
-        opened = self.open(queue, offset, span)
-        if opened is None:
+        walk = self.begin_walk(queue, offset, span)
+        if walk is None:
             return None
-        data, segment, base, log_min, log_max, threshold = opened
+        data, segment, base, log_min, log_max, threshold = walk
         recent, old = _limits(self._config, count_max, bytes_max)
         place = self._place(queue)
         found = _compiled.gather(
@@ -218,7 +218,7 @@ class StoreReader:
             log_max - last_offset > threshold,
         )
 
-    def open(self, queue: ConsumeQueue, offset: int, span: int) -> Opened | None:
+    def begin_walk(self, queue: ConsumeQueue, offset: int, span: int) -> Walk | None:
         """What the compiled walk looks at: entries from `offset` on, and the segment of the first.
 
         To be dropped before the turn ends. None: there is nothing, or it is not mapped.

@@ -39,12 +39,7 @@ from twinlog.runtime.watermark import Outcome
 from twinlog.store.message_store import MessageStore
 from twinlog.store.status import PutMessageStatus
 from twinlog.testing.ha_sim_history import History, Sent
-from twinlog.testing.ha_sim_world import (
-    STRANGERS,
-    add_classic_faults,
-    add_twin_faults,
-    draw_world,
-)
+from twinlog.testing.ha_sim_world import STRANGERS, add_classic_faults, add_twin_faults, draw_world
 from twinlog.testing.seed_run import SeedFailure, SeedRun
 from twinlog.testing.sim_loop import SimLoop
 from twinlog.testing.sim_process import SimProcess

@@ -539,7 +539,7 @@ async def test_the_lane_leaves_what_raises_to_python(
         def fail(*_: Any) -> None:
             raise OSError("no")
 
-        monkeypatch.setattr(world.broker.store.reader, "open", fail)
+        monkeypatch.setattr(world.broker.store.reader, "begin_walk", fail)
         assert world.taken(frame(ext())) == 0
         pull._posted_wanted.cache_clear()
         assert world.taken(frame(ext(subscription="TAGS =", expressionType="SQL92"))) == 0

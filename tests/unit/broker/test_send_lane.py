@@ -488,7 +488,6 @@ def test_hashes_of_pending_keys(pending: list[Any], floor: int) -> None:
 
 _NAMES = sorted(
     value for name, value in vars(properties).items() if name.startswith("PROPERTY_")
-    and name != "PROPERTY_SEPARATOR"
 )  # fmt: skip
 _VALUES = ("true", "TRUE", "false", "1", "3", "19", "x", "a b", "R")
 

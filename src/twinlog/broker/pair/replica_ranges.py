@@ -20,10 +20,7 @@ from twinlog.remoting.client import RemotingClient
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.errors import RemotingError
-from twinlog.remoting.headers.twinlog import (
-    TwinlogLogRangeRequestHeader,
-    TwinlogScrubRequestHeader,
-)
+from twinlog.remoting.headers.twinlog import TwinlogLogRangeRequestHeader, TwinlogScrubRequestHeader
 from twinlog.remoting.server import ServerConnection
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk

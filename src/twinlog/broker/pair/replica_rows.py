@@ -6,10 +6,7 @@ from typing import Any
 
 from twinlog.broker.pair.replica_ranges import ReplicaRanges
 from twinlog.remoting.codes import RequestCode
-from twinlog.remoting.headers.twinlog import (
-    TwinlogLogRangeRequestHeader,
-    TwinlogScrubRequestHeader,
-)
+from twinlog.remoting.headers.twinlog import TwinlogLogRangeRequestHeader, TwinlogScrubRequestHeader
 from twinlog.remoting.request_table import ADMIN, UNUSED_BODY, Row
 
 

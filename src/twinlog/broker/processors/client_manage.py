@@ -9,15 +9,8 @@ from typing import TYPE_CHECKING, Any
 from twinlog.broker.errors import BrokerError
 from twinlog.broker.filter.consumer_filter import CompileBudget
 from twinlog.broker.filter.sql92 import FilterSyntaxError, compile_filter
-from twinlog.broker.filter.subscription import (
-    SubscriptionError,
-    subscription_from_json,
-)
-from twinlog.broker.tables.clients import (
-    GROUPS_MAX,
-    ClientChannelInfo,
-    ConsumerGroupInfo,
-)
+from twinlog.broker.filter.subscription import SubscriptionError, subscription_from_json
+from twinlog.broker.tables.clients import GROUPS_MAX, ClientChannelInfo, ConsumerGroupInfo
 from twinlog.message import names
 from twinlog.remoting.bodies.common import TOPIC_FLAG_UNIT_SUB
 from twinlog.remoting.bodies.subscription import is_tag_type

@@ -11,19 +11,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from twinlog.broker.errors import BrokerError, see_faq
-from twinlog.broker.filter.consumer_filter import (
-    message_filter,
-    retry_filter,
-)
+from twinlog.broker.filter.consumer_filter import message_filter, retry_filter
 from twinlog.broker.filter.sql92 import FilterSyntaxError, Sql92Filter, compile_filter
-from twinlog.broker.filter.subscription import (
-    SubscriptionError,
-    build_subscription,
-)
+from twinlog.broker.filter.subscription import SubscriptionError, build_subscription
 from twinlog.broker.pull.hold import HeldPull, PullRequestHold, QueueKey
-from twinlog.broker.stats.broker_stats import (
-    BROKER_GET_NUMS,
-)
+from twinlog.broker.stats.broker_stats import BROKER_GET_NUMS
 from twinlog.message import perm
 from twinlog.message.names import TOOLS_GROUP
 from twinlog.remoting.bodies.subscription import SubscriptionData
@@ -60,6 +52,10 @@ if TYPE_CHECKING:
 PULL_COUNT_MAX = 1024  # Above what Apache's own limits let through in one answer.
 _HELD_MS_MAX = 24 * 3_600_000  # Clients ask for seconds; timers do not take every number.
 _JSON = int(SerializeType.JSON)
+_KEPT_LENGTH_MAX = 1024  # Of an expression: a longer one is compiled each time rather than kept.
+# Attributes of a connection.
+_HELD_KEY = "twinlog.broker.held"
+_CONGESTED_KEY = "twinlog.broker.congested"
 
 _CODES = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -245,8 +241,8 @@ class PullMessageProcessor:
         """The filter of a pull that brings its own subscription."""
         try:
             is_kept = len(header.subscription or "") <= _KEPT_LENGTH_MAX
-            compile_it = _compiled if is_kept else _compile
-            data, compiled = compile_it(header.topic, header.subscription, header.expression_type)
+            read = _kept_subscription if is_kept else _subscription
+            data, compiled = read(header.topic, header.subscription, header.expression_type)
         except (SubscriptionError, FilterSyntaxError) as error:
             remark = f"parse the consumer's subscription failed: {error}"
             raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
@@ -440,8 +436,8 @@ class PullMessageProcessor:
             timeout = self._config.short_polling_time_mills
         deadline = self._clock.monotonic_ms() + min(max(0, timeout), _HELD_MS_MAX)
         key = (header.topic, header.queue_id)
-        if HELD_KEY not in connection.attributes:
-            connection.attributes[HELD_KEY] = True
+        if _HELD_KEY not in connection.attributes:
+            connection.attributes[_HELD_KEY] = True
             connection.on_close(self.hold.connection_closed)
         self.hold.add(HeldPull(key, header.queue_offset, deadline, connection, request, pull))
         return True
@@ -462,13 +458,13 @@ class PullMessageProcessor:
     def _look_again_when_writable(self, held: HeldPull) -> None:
         """One look at each queue when the peer has read, however many pulls of it wait there."""
         connection = held.connection
-        keys: set[QueueKey] | None = connection.attributes.get(CONGESTED_KEY)
+        keys: set[QueueKey] | None = connection.attributes.get(_CONGESTED_KEY)
         if keys is not None:
             keys.add(held.key)
             return
-        connection.attributes[CONGESTED_KEY] = {held.key}
+        connection.attributes[_CONGESTED_KEY] = {held.key}
         connection.when_writable(
-            lambda: self.queues_moved(connection.attributes.pop(CONGESTED_KEY, ()))
+            lambda: self.queues_moved(connection.attributes.pop(_CONGESTED_KEY, ()))
         )
 
     def _held_failed(self, held: HeldPull, error: Exception) -> None:
@@ -507,11 +503,7 @@ class PullMessageProcessor:
         self._answer(held.connection, request, pull, result, code, _JSON)
 
 
-HELD_KEY = "twinlog.broker.held"
-CONGESTED_KEY = "twinlog.broker.congested"
-
-
-def _compile(
+def _subscription(
     topic: str, expression: str | None, expression_type: str | None
 ) -> tuple[SubscriptionData, Sql92Filter | None]:
     """Subscription and, for SQL92, compiled filter."""
@@ -521,9 +513,8 @@ def _compile(
     return data, compile_filter(data.expression_type, data.sub_string)
 
 
-# A pull consumer sends the same every time; a long one is compiled each time rather than kept.
-_compiled = lru_cache(maxsize=4096)(_compile)
-_KEPT_LENGTH_MAX = 1024
+# A pull consumer sends the same every time.
+_kept_subscription = lru_cache(maxsize=4096)(_subscription)
 
 
 @lru_cache(maxsize=4096)
@@ -532,11 +523,11 @@ def _posted_wanted(
 ) -> tuple[bool, Wanted | None] | None:
     """For the compiled path: whether a subscription is by tags, and what it asks for.
 
-    None where only the filter itself can say. Raises as `_compile`.
+    None where only the filter itself can say. Raises as `_subscription`.
     """
     if len(expression or "") > _KEPT_LENGTH_MAX:
         return None
-    data, compiled = _compiled(topic, expression, expression_type)
+    data, compiled = _kept_subscription(topic, expression, expression_type)
     wanted = message_filter(data, compiled)
     if wanted is None:
         return data.is_tag_type, None

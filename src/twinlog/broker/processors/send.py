@@ -20,11 +20,7 @@ from twinlog.broker.processors.send_once import SendOnce
 from twinlog.broker.put.idempotence import Place
 from twinlog.broker.put.send_properties import WAITS, WAITS_NOT, scan_properties
 from twinlog.broker.rng import Rng
-from twinlog.broker.stats.broker_stats import (
-    TOPIC_PUT_NUMS,
-    TOPIC_PUT_SIZE,
-    BrokerStatsManager,
-)
+from twinlog.broker.stats.broker_stats import TOPIC_PUT_NUMS, TOPIC_PUT_SIZE, BrokerStatsManager
 from twinlog.broker.tables.topic_config import java_text
 from twinlog.broker.transaction.half import half_message, park_half
 from twinlog.message import names, perm, sysflag

@@ -11,10 +11,7 @@ from twinlog.broker.delay.levels import delayed
 from twinlog.broker.errors import BrokerError, see_faq
 from twinlog.broker.processors.send import VERSION_MAX_RECONSUME_TIMES
 from twinlog.broker.rng import Rng
-from twinlog.broker.stats.broker_stats import (
-    DLQ_PUT_NUMS,
-    SNDBCK_PUT_NUMS,
-)
+from twinlog.broker.stats.broker_stats import DLQ_PUT_NUMS, SNDBCK_PUT_NUMS
 from twinlog.message import names, perm
 from twinlog.message.model import PutMessage, Record
 from twinlog.message.properties import (

@@ -251,7 +251,7 @@ cdef class PullLane:
         cdef Bounds bounds
         cdef Py_buffer view
         cdef bytes entries
-        opened = self._reader.open(self._queue, offset, span)
+        opened = self._reader.begin_walk(self._queue, offset, span)
         if opened is None:
             return None
         entries, segment, bounds.base, bounds.log_min, bounds.log_max, threshold = opened

@@ -19,10 +19,7 @@ from twinlog.message.crc import crc32
 from twinlog.message.layout import BODY_CRC_AT, CRC_MASK, QUEUE_ID_AT
 from twinlog.message.names import SCHEDULE_TOPIC
 from twinlog.message.once import ONCE_BYTES, Mark, read_mark
-from twinlog.message.properties import (
-    PROPERTY_REAL_TOPIC,
-    property_value,
-)
+from twinlog.message.properties import PROPERTY_REAL_TOPIC, property_value
 from twinlog.message.record import ScanEntry, ScanStop, scan
 from twinlog.runtime.clock import Clock, SteadyWall
 from twinlog.runtime.disk import Disk, write_atomically

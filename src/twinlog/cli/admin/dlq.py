@@ -10,11 +10,7 @@ import click
 
 from twinlog.cli.admin.consume import message_row
 from twinlog.cli.admin.message import LIST_COLUMNS
-from twinlog.cli.admin.options import (
-    cluster_report,
-    connection_options,
-    once_options,
-)
+from twinlog.cli.admin.options import cluster_report, connection_options, once_options
 from twinlog.cli.admin.session import Session, call, confirm, not_found, show
 from twinlog.cli.exit_codes import NOT_FOUND, CommandError
 from twinlog.cli.lazy import LazyGroup

@@ -16,14 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from twinlog.cli.admin.tls import Tls, from_environment
-from twinlog.cli.exit_codes import (
-    FAILED,
-    NOT_FOUND,
-    UNHEALTHY,
-    UNREACHABLE,
-    USAGE,
-    CommandError,
-)
+from twinlog.cli.exit_codes import FAILED, NOT_FOUND, UNHEALTHY, UNREACHABLE, USAGE, CommandError
 from twinlog.cli.lazy import complain, nearest
 from twinlog.cli.output import Report, render, terminal_width, uses_color
 

@@ -12,13 +12,7 @@ from twinlog.cli.mqadmin import java
 from twinlog.cli.mqadmin.places import masters, one_of_places
 from twinlog.cli.times import now_ms
 from twinlog.client.errors import ClientError
-from twinlog.message.names import (
-    DLQ_PREFIX,
-    HALF_TOPIC,
-    REPLY_SUFFIX,
-    RETRY_PREFIX,
-    SCHEDULE_TOPIC,
-)
+from twinlog.message.names import DLQ_PREFIX, HALF_TOPIC, REPLY_SUFFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from twinlog.remoting.codes import OWN_VERSION, version_description
 
 if TYPE_CHECKING:

@@ -28,12 +28,7 @@ from twinlog.client.consumer.rebalance import (
     difference,
 )
 from twinlog.client.consumer.subscription import parse_subscription
-from twinlog.client.errors import (
-    ClientClosedError,
-    ClientError,
-    TopicNotFoundError,
-    UsageError,
-)
+from twinlog.client.errors import ClientClosedError, ClientError, TopicNotFoundError, UsageError
 from twinlog.client.message import ReceivedMessage, check_topic
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance, MemberRole

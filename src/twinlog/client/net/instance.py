@@ -26,11 +26,7 @@ from twinlog.client.errors import (
 from twinlog.client.net.name_servers import NameServers, discover, is_discovery, parse_name_servers
 from twinlog.client.net.presence import GroupMember, MemberRole, Presence
 from twinlog.client.net.route_table import RouteTable
-from twinlog.client.net.routes import (
-    ReadAddress,
-    TopicRoute,
-    choose_read_address,
-)
+from twinlog.client.net.routes import ReadAddress, TopicRoute, choose_read_address
 from twinlog.client.net.transport import Transport
 from twinlog.client.settings import ResolvedSettings
 from twinlog.message.ids import UniqueIdGenerator

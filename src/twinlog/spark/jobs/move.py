@@ -19,13 +19,7 @@ from pyarrow.fs import FileSelector, FileType
 from twinlog.spark.decode.columns import ddl
 from twinlog.spark.errors import NotFoundError, OptionError
 from twinlog.spark.jobs.analyse import place_options, table_of
-from twinlog.spark.jobs.common import (
-    Progress,
-    Summary,
-    kind_of,
-    session_of,
-    source_options,
-)
+from twinlog.spark.jobs.common import Progress, Summary, kind_of, session_of, source_options
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.places import is_local, open_place
 from twinlog.spark.plan.pushdown import Pushed

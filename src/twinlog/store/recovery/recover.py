@@ -26,12 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from twinlog.message.layout import (
-    BODY_CRC_AT,
-    HEAD_SIZE,
-    MAGIC_AT,
-    MESSAGE_MAGICS,
-)
+from twinlog.message.layout import BODY_CRC_AT, HEAD_SIZE, MAGIC_AT, MESSAGE_MAGICS
 from twinlog.message.record import ScanEntry, ScanStop, scan
 from twinlog.runtime.clock import Clock
 from twinlog.store.errors import StoreDamagedError
@@ -44,12 +39,7 @@ from twinlog.store.queue.queue_manifest import Ends, QueueManifest
 from twinlog.store.queue.queue_table import ConsumeQueueTable
 from twinlog.store.reader import store_timestamp_of
 from twinlog.store.recovery.checkpoint import RecoveryPoint, StoreCheckpoint
-from twinlog.store.recovery.dispatch import (
-    NOT_TORN,
-    Dispatcher,
-    QueueGapError,
-    StaleRecordError,
-)
+from twinlog.store.recovery.dispatch import NOT_TORN, Dispatcher, QueueGapError, StaleRecordError
 from twinlog.store.recovery.missing_log import missing_log
 from twinlog.store.recovery.resync import find_record
 
