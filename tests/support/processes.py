@@ -80,8 +80,10 @@ def _claim(port: int) -> bool:
 
 @cache
 def _claims() -> int:
-    file = Path(tempfile.gettempdir()) / f"twinlog-test-ports-{os.getuid()}"
-    return os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+    """One file for all clones, also for those whose TMPDIR is another."""
+    shared = Path("/tmp")
+    directory = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
+    return os.open(directory / f"twinlog-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def free_broker_port() -> int:
