@@ -41,7 +41,7 @@ def fail_oddly(*_: Any) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 -- what is waited for has no event.
             await asyncio.sleep(0.005)
 

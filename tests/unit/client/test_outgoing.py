@@ -73,5 +73,5 @@ def test_a_broker_that_names_too_few_ids_is_forgiven() -> None:
 def test_refusals_are_errors() -> None:
     with pytest.raises(MessageIllegalError, match="TopicVec"):
         read_receipts(Request(13, remark="too large"), request(), ["u"], "h:1")
-    with pytest.raises(ClientError, match="without 'queueOffset'"):
+    with pytest.raises(ClientError, match="lacks 'queueOffset'"):
         read_receipts(Request(0, ext_fields={"queueId": "1"}), request(), ["u"], "h:1")
