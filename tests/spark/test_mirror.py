@@ -14,7 +14,12 @@ from test_sink import namesrv, rows_of
 
 from twinlog.spark.errors import OptionError
 from twinlog.spark.jobs.mirror import mirror
-from twinlog.spark.jobs.mirror_queues import check_order, copies, prepare_topics
+from twinlog.spark.jobs.mirror_queues import (
+    check_order,
+    copies,
+    prepare_topics,
+    source_queues,
+)
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.windows import Range, by_queue
 from twinlog.spark.read.rows import open_transport
@@ -67,6 +72,10 @@ def test_queues_order_and_groups_are_as_they_were(spark: Any, namesrv: str, tmp_
 
     with pytest.raises(OptionError, match="has 8 queues in the target and 9 in its source"):
         prepare_topics({topic: QUEUES + 1}, namesrv, None)
+    prepare_topics({topic: QUEUES + 1, f"{topic}-new": 3}, namesrv, None, is_spread=True)
+    assert source_queues({"nameServer": namesrv, "subscribe": f"{topic}-new"}) == {
+        f"{topic}-new": 3
+    }
     # The control: what is spread is seen to be.
     other = f"{topic}-spread"
     spread = mirror(

@@ -187,14 +187,6 @@ class IdempotentLanes:
         Another run must find the same queues. Each broker creates a topic when it gets the first
         message, so a run that ends early may leave a topic that only some brokers have.
         """
-        route = self._instance.cached_route(topic)
-        is_new = route is not None and route.is_template
-        if is_new and self._is_repeatable and len({queue.broker_name for queue in queues}) > 1:
-            raise TopicNotFoundError(
-                f"topic {topic!r} does not exist. A producer that can be run again needs it before "
-                "the first message, or the next run may find fewer queues and spread the messages "
-                f"otherwise: create it, for example with `twinlog topic create {topic}`"
-            )
         for name in dict.fromkeys(queue.broker_name for queue in queues):
             address = self._instance.master_address(name)
             if address is None:
@@ -205,6 +197,14 @@ class IdempotentLanes:
                 raise
             except ClientError:
                 continue  # It is away: what is sent to it asks again.
+        route = self._instance.cached_route(topic)
+        is_new = route is not None and route.is_template
+        if is_new and self._is_repeatable and len({queue.broker_name for queue in queues}) > 1:
+            raise TopicNotFoundError(
+                f"topic {topic!r} does not exist. A producer that can be run again needs it before "
+                "the first message, or the next run may find fewer queues and spread the messages "
+                f"otherwise: create it, for example with `twinlog topic create {topic}`"
+            )
 
     def take_turns(self, topic: str, count: int) -> int:
         """The place among the queues of the next message of a topic; `count` of them are taken."""

@@ -91,7 +91,8 @@ def mirror(
         target["exactlyOnce"] = "true"
     if keep_queue:
         source["keepOrder"] = "true"
-        prepare_topics(source_queues(source), name_server, to_topic)
+    if keep_queue or exactly_once:
+        prepare_topics(source_queues(source), name_server, to_topic, is_spread=not keep_queue)
     columns = [*SENT_COLUMNS, *(["queue_id"] if keep_queue else []), *ORIGIN]
     with session_of(spark, "mirror", master=spark_master) as session:
         source = with_parallelism(source, session)

@@ -37,8 +37,12 @@ def source_queues(source: Mapping[str, str]) -> dict[str, int]:
         transport.close()
 
 
-def prepare_topics(queues: Mapping[str, int], name_server: str, to_topic: str | None) -> None:
+def prepare_topics(
+    queues: Mapping[str, int], name_server: str, to_topic: str | None, *, is_spread: bool = False
+) -> None:
     """Make the topics that the target does not have, with as many queues.
+
+    Those that it has need as many, too, unless messages are spread.
 
     Raises:
         OptionError: a topic of the target has fewer queues than its source.
@@ -48,10 +52,10 @@ def prepare_topics(queues: Mapping[str, int], name_server: str, to_topic: str | 
         return
     wanted = {to_topic: max(queues.values())} if to_topic else dict(queues)
     with as_pipeline_errors():
-        asyncio.run(_prepare(wanted, name_server))
+        asyncio.run(_prepare(wanted, name_server, is_spread=is_spread))
 
 
-async def _prepare(wanted: Mapping[str, int], name_server: str) -> None:
+async def _prepare(wanted: Mapping[str, int], name_server: str, *, is_spread: bool) -> None:
     async with Admin(name_server) as admin:
         for topic, count in wanted.items():
             try:
@@ -66,7 +70,7 @@ async def _prepare(wanted: Mapping[str, int], name_server: str) -> None:
                     ) from None
                 continue
             there = {queue.queue_id for queue in route.write_queues(topic, with_master_only=False)}
-            if not set(range(count)) <= there:
+            if not is_spread and not set(range(count)) <= there:
                 raise OptionError(
                     "BAD_OPTION",
                     f"topic {topic!r} has {len(there)} queues in the target and {count} in its "
