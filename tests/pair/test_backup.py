@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -414,6 +415,40 @@ async def test_a_manifest_that_is_broken_hides_no_other_backup(
     refused = await command("backup", "restore", place, tmp_path / "back")
     assert (refused.code, "backup-10" in refused.err, "--id" in refused.err) == (1, True, True)
     (await command("backup", "restore", place, tmp_path / "back", "--id", "backup-8")).ok()
+
+
+class ForbiddenDisk(PosixDisk):
+    """As another user sees a directory that is not for him."""
+
+    def list(self, path: str) -> list[str]:
+        self._check(path)
+        return super().list(path)
+
+    def read_bytes(self, path: str) -> bytes:
+        self._check(path)
+        return super().read_bytes(path)
+
+    def exists(self, path: str) -> bool:
+        return "backup-8" not in path and super().exists(path)
+
+    def _check(self, path: str) -> None:
+        if "backup-8" in path:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+
+
+async def test_a_backup_of_another_user_is_not_called_no_backup(
+    filled: Path, tmp_path: Path
+) -> None:
+    place, disk = tmp_path / "backups", ForbiddenDisk()
+    backups = Backups(PosixDisk(), str(place))
+    for number in (8, 9):
+        backups.create(str(filled), number)
+    seen = Backups(disk, str(place))
+    found, broken = seen.find()
+    assert [manifest.id for manifest in found] == ["backup-9"]
+    assert "Permission denied" in broken["backup-8"]
+    assert "no backup" not in broken["backup-8"]
+    disk.close()
 
 
 async def test_a_segment_that_is_damaged_before_its_backup_is_named(

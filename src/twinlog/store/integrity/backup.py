@@ -336,13 +336,20 @@ class Backups:
         return sorted(names, key=lambda name: (len(name), name))
 
     def _has_manifest(self, name: str) -> bool:
-        return self._disk.exists(posixpath.join(self._directory, name, "manifest.json"))
+        try:
+            return "manifest.json" in self._disk.list(posixpath.join(self._directory, name))
+        except PermissionError:
+            return name.startswith(_PREFIX)  # It is named, instead of "no backup".
+        except OSError:
+            return False
 
     def read(self, name: str) -> Manifest:
         path = posixpath.join(self._directory, name, "manifest.json")
         try:
             data = self._disk.read_bytes(path)
             digest = self._disk.read_bytes(posixpath.join(self._directory, name, "manifest.b2"))
+        except PermissionError as error:
+            raise BackupError(f"{name} cannot be read: {error}") from error
         except OSError as error:
             raise BackupError(f"no backup {name} in {self._directory}: {error}") from error
         if digest_text(data).encode() != digest.strip():
