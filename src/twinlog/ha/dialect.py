@@ -52,13 +52,15 @@ _NOT_HEARD: Final = (
     " master whose service port cannot be guessed, set twinlogHADialect=classic"
 )
 _IS_COPY: Final = (
-    "the master does not speak the twin dialect, and this log is a copy of a twinlog's: in the"
-    " classic dialect it could be continued with the bytes of another log. Use an empty store"
+    "{}, and this log is a copy of a twinlog's: in the classic dialect it could be continued with"
+    " the bytes of another log. Use an empty store"
 )
 _NO_CREDENTIALS: Final = (
-    "the master does not speak the twin dialect, so it cannot prove itself: twinlogHASecret or"
-    " twinlogHATLS is set here, and it is not in twinlogHAClassicPeers"
+    "{}, so it cannot prove itself: twinlogHASecret or twinlogHATLS is set here, and it is not in"
+    " twinlogHAClassicPeers"
 )
+_HEARD_SO: Final = "the master does not speak the twin dialect"
+_SET_SO: Final = "twinlogHADialect=classic is set here, so the master is not asked for its dialect"
 
 
 class DialectJudge:
@@ -104,7 +106,13 @@ class DialectJudge:
         if heard is Heard.NOTHING:
             return Verdict(Dialect.UNKNOWN, _NOT_HEARD)
         if is_copy:
-            return Verdict(Dialect.REFUSED, _IS_COPY)
+            return self._refused(_IS_COPY, " or, if the master is twinlog, twinlogHADialect=auto")
         if self._has_credentials and not is_listed:
-            return Verdict(Dialect.REFUSED, _NO_CREDENTIALS)
+            return self._refused(_NO_CREDENTIALS, "")
         return CLASSIC
+
+    def _refused(self, text: str, way_out: str) -> Verdict:
+        """The master's word and the own setting are different things to mend."""
+        is_set = self._fixed is not None
+        reason = text.format(_SET_SO if is_set else _HEARD_SO)
+        return Verdict(Dialect.REFUSED, reason + (way_out if is_set else ""))

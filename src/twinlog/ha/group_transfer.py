@@ -72,7 +72,10 @@ class GroupTransferService:
         *confirmed*; empty when they had it."""
         for begin, stop in self._passed_over:
             if begin < end and start < stop:
-                return f"slaves began empty and copy the log from {stop} on, without this message"
+                # A repeat whose place is forgotten asks for all of the log that it may be in.
+                is_sure = begin <= start and end <= stop
+                without = "without" if is_sure else "perhaps without"
+                return f"slaves began empty and copy the log from {stop} on, {without} this message"
         return ""
 
     def _count_partial(self, partial: list[ReplicaAck]) -> None:

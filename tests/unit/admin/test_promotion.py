@@ -275,10 +275,18 @@ def test_the_chosen_copy_loses_nothing_that_another_choice_keeps(
     assert judge(copies, best).losses == ()
 
 
-def test_the_sentence_never_says_that_nothing_is_lost_when_something_is() -> None:
-    target = replace(ONE, confirmed=1200)
+@pytest.mark.parametrize(
+    ("target", "count", "words"),
+    [
+        (replace(ONE, confirmed=1200), None, "messages lost: unknown, bytes: at least 200"),
+        (replace(ONE, replica_ids=(1, 2, 3)), None, "messages lost: unknown, bytes: unknown"),
+        (replace(ONE, log_end=600), 4, "messages lost: 4, bytes: 400"),
+    ],
+)
+def test_the_sentence_never_says_that_nothing_is_lost_when_something_is(
+    target: Replica, count: int | None, words: str
+) -> None:
     verdict = judge([target, TWO], target)
-    lost = Comparison("a", (target, TWO), verdict, None)
-    assert "messages lost: unknown, bytes: at least 200" in (
-        _promotion_report(lost, "would be promoted").sentence or ""
-    )
+    assert verdict.is_countable == (count is not None)
+    lost = Comparison("a", (target, TWO), verdict, count)
+    assert words in (_promotion_report(lost, "would be promoted").sentence or "")

@@ -34,6 +34,10 @@ def test_the_table(
         expected = Dialect.CLASSIC
     assert verdict.dialect is expected
     assert bool(verdict.reason) == (expected in (Dialect.UNKNOWN, Dialect.REFUSED))
+    if expected is Dialect.REFUSED:
+        claims_answer = "the master does not speak" in verdict.reason
+        assert claims_answer == (setting == "auto"), "one that was not asked has not said it"
+        assert ("twinlogHADialect=classic is set here" in verdict.reason) == (setting == "classic")
 
 
 def test_twinlog_is_remembered_while_it_is_away_and_classic_is_not() -> None:

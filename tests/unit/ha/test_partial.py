@@ -84,6 +84,19 @@ def test_an_empty_slave_confirms_nothing_before_its_first_file() -> None:
     assert master.answers[60][0] is Outcome.REACHED
 
 
+def test_only_what_lies_before_the_first_file_is_said_to_be_missing() -> None:
+    master = Master(1)
+    for _ in range(6):
+        master.put()  # Answered 11: nobody is there.
+    master.join("b", is_empty=True)
+    master.ack("b")
+    passed_over = master.service.passed_over
+    assert passed_over(50, 60) == ""
+    assert passed_over(20, 30).endswith("from 50 on, without this message")
+    for start, end in ((0, 60), (40, 60)):  # It is somewhere in this part of the log.
+        assert passed_over(start, end).endswith("from 50 on, perhaps without this message")
+
+
 def test_a_slave_that_has_more_is_waited_for() -> None:
     master = with_one_that_has_more()
     master.ack("b")

@@ -407,7 +407,8 @@ def _promotion_report(comparison: Comparison, done: str) -> Report:
     if not comparison.is_safe:
         count = "unknown" if comparison.lost_messages is None else comparison.lost_messages
         at_least = "at least " if count == "unknown" else ""
-        sentence += f"; messages lost: {count}, bytes: {at_least}{verdict.lost_bytes}"
+        size = f"{at_least}{verdict.lost_bytes}" if verdict.lost_bytes or not at_least else count
+        sentence += f"; messages lost: {count}, bytes: {size}"
     return Report(
         [Table(_PROMOTE_COLUMNS, [_replica_row(r, target) for r in comparison.replicas],
                "replicas")],

@@ -141,11 +141,19 @@ class OnceProducer(Producer):
             self.sim.fail(f"{sent.text()} is told that one before it is missing; all were OK (I1)")
         return True
 
+    def _stays_unconfirmed(self, sent: Sent) -> bool:
+        """Whether 12 is the truth and stays so. No repeat brings a copy that begins behind it; and
+        of one whose place is forgotten, as others follow in more runs than are kept, a master
+        knows only that it may be in what the copies lack."""
+        sim = self.sim
+        place = sim.master.place_of(sent)
+        is_old = len(self._sent) - self._sent.index(sent) > sim.world.runs_max
+        return sim.lacks_copies(place) or (is_old and place >= 0 and sim.lacks_copies(0))
+
     def _one_answered(self, sent: Sent, done: asyncio.Event, answer: Answer) -> None:
         if answer.code in WRONG_NUMBER[1:] or (answer.code == GAP and self._is_first(sent)):
             self._is_confused = True
-        if self.is_ending and answer.code == FLUSH_SLAVE_TIMEOUT and self.sim.lacks_copies(sent):
-            # It is the truth, and stays so: no repeat brings a copy that begins behind it.
+        if self.is_ending and answer.code == FLUSH_SLAVE_TIMEOUT and self._stays_unconfirmed(sent):
             self._uncopied.add(sent.number)
         self.answered(sent, answer)
         self._open -= 1

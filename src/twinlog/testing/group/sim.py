@@ -368,10 +368,9 @@ class GroupSimulation(SeedRun):
             for sent in self.ledger.promised()
         )
 
-    def lacks_copies(self, sent: Sent) -> bool:
-        """Whether too few slaves have it or will get it: their logs begin behind it, or it has
-        expired."""
-        place = self.master.place_of(sent)
+    def lacks_copies(self, place: int) -> bool:
+        """Whether too few slaves have this place of the log or will get it: their logs begin behind
+        it, or it has expired (-1)."""
         begins = [slave.image().start for slave in self.slaves]
         having = sum(begin <= place for begin in begins)
         return place < 0 or having < self.world.in_sync_replicas - 1
