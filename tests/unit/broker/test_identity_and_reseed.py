@@ -102,6 +102,24 @@ def test_each_promotion_has_a_number_above_all_that_the_group_had() -> None:
     assert refused.promotion == 5001, "also when the clock is behind"
 
 
+def test_a_slave_says_the_promotion_that_its_log_follows_and_forgets_no_higher_one() -> None:
+    disk = new_disk()
+    slave = settled_slave(disk)
+    slave.heard(5000)
+    slave.heard(4000)  # Its master was promoted later, under a clock that stood wrong.
+    assert slave.promotion == 4000, "else no other slave of that master could replace it"
+    disk = disk.crash(None)
+    again = identity(disk, "SLAVE")
+    again.twin()
+    again.load()
+    assert again.promotion == 4000
+    promoted = identity(disk.crash(None))
+    promoted.twin()
+    promoted.load()
+    promoted.settle(4500)
+    assert promoted.promotion == 5001
+
+
 def test_a_grant_holds_for_one_start() -> None:
     disk = new_disk()
     slave = settled_slave(disk)

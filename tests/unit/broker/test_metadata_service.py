@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from support.broker_tables import Side
+from twinlog.broker.pair.metadata_service import MetadataReader
 from twinlog.message.model import PutMessage
 from twinlog.message.names import METADATA_TOPIC
 from twinlog.remoting.bodies.subscription_group import SubscriptionGroupConfig
@@ -112,7 +113,7 @@ async def test_a_commit_made_on_the_slave_is_not_moved_back(pair: Pair) -> None:
 async def test_a_slave_goes_on_where_it_stopped(pair: Pair) -> None:
     pair.writer.enable()
     await pair.replicate()
-    await pair.reader.save(pair.reader.next_offset)
+    await pair.reader.save(pair.reader.mark())
     applied = pair.reader.applied_count
     assert applied > 0
     again = pair.slave.reader()
@@ -195,6 +196,35 @@ async def test_offsets_follow_a_log_that_was_cut(pair: Pair) -> None:
     assert slave.offsets.query("g", "elsewhere", 0) == 9
 
 
+async def test_offsets_stay_behind_a_cut_when_a_kill_keeps_their_tables_from_being_saved(
+    pair: Pair,
+) -> None:
+    """Of two processes the second reads the tables that the first saved before its log was cut;
+    what takes the place of the cut part is in the log by then."""
+    slave, delays = pair.slave, "SCHEDULE_TOPIC_XXXX"
+
+    async def killed_and_started() -> MetadataReader:
+        slave.offsets.commit("g", "t", 0, 16)
+        slave.schedule.replace({"offsetTable": {"1": 16}})
+        again = slave.reader()
+        again.load()
+        return again
+
+    pair.reader.queues_cut({("t", 0): 6, (delays, 0): 7})
+    pair.reader.queues_cut({("t", 0): 9})
+    again = await killed_and_started()
+    assert (slave.offsets.query("g", "t", 0), slave.schedule.offsets[1]) == (6, 7)
+    place = again.mark()
+    again.queues_cut({("t", 1): 3})  # While the tables are on their way to the disk.
+    await again.save(place)
+    slave.offsets.commit("g", "t", 1, 16)
+    again = await killed_and_started()
+    assert slave.offsets.query("g", "t", 1) == 3
+    await again.save(again.mark())
+    await killed_and_started()
+    assert (slave.offsets.query("g", "t", 0), slave.schedule.offsets[1]) == (16, 16)
+
+
 async def test_delay_offsets_follow_a_log_that_was_cut(pair: Pair) -> None:
     schedule = pair.slave.schedule
     schedule.replace({"offsetTable": {"1": 5, "2": 6}})
@@ -207,7 +237,7 @@ async def test_a_master_that_becomes_a_slave_does_not_apply_its_own_records(pair
     pair.master.store.write_pending()
     own = pair.master.reader()
     own.follow_master()
-    await own.save(own.next_offset)
+    await own.save(own.mark())
     again = pair.master.reader()
     again.load()
     assert again.applied_count == 0
@@ -236,7 +266,7 @@ async def test_what_took_the_place_of_a_cut_tail_counts_after_a_kill(
         pair.master.topics.update(TopicConfig(f"lost{number}"))
         pair.writer.tick()
     await pair.replicate()
-    await pair.reader.save(pair.reader.next_offset)
+    await pair.reader.save(pair.reader.mark())
     pair.slave.store.commit_log.truncate_to(0, reason="a test")
     other = Side(tmp_path / "o", role="ASYNC_MASTER")
     await other.start()

@@ -45,6 +45,7 @@ class _Saved(msgspec.Struct):
     granted_end: int = 0
     is_taking_over: bool = False
     granted_from_id: int = 0
+    newest: int = 0  # 0 in older files: `promotion` was the highest of all then.
 
 
 class StoreIdentity:
@@ -68,9 +69,10 @@ class StoreIdentity:
         self._writing = threading.Lock()
         self._saved = _Saved("", "")
         self.was_master = False
-        self._kept_promotion = 0  # The number that is on the disk.
+        self._kept = (0, 0)  # The two numbers that are on the disk.
         self.promotion = 0
-        """Number of the newest promotion that this replica knows of; see succession.py."""
+        """Number of the newest promotion that this log follows; see succession.py."""
+        self._newest = 0  # The highest that this replica has ever heard of.
         self.is_granted = False
         """`twinlog ha promote` has compared the replicas: the next start may be as the master."""
         self.granted_end = 0
@@ -155,7 +157,9 @@ class StoreIdentity:
         assert self._twin is not None
         saved = self._saved = self._read()
         self._saved_id = saved.store_id
-        self.promotion = self._kept_promotion = saved.promotion
+        self.promotion = saved.promotion
+        self._newest = max(saved.newest, saved.promotion)
+        self._kept = (saved.promotion, saved.newest)
         self.is_granted = saved.is_granted
         self.granted_end = saved.granted_end
         self.granted_from_id = saved.granted_from_id
@@ -179,7 +183,7 @@ class StoreIdentity:
         """The broker serves in its role: a copy that is the master now was promoted."""
         is_promotion = self.is_promotion and not self._role.is_controlled
         if is_promotion:
-            self.promotion = max(self.promotion + 1, now_ms)
+            self.promotion = self._newest = max(self._newest + 1, now_ms)
             self.promoted_from_id = self.granted_from_id
         self._forget_grant()
         if is_promotion:
@@ -206,18 +210,23 @@ class StoreIdentity:
             _LOG.warning("identity not saved path=%s error=%s", self._path, error)
 
     def heard(self, promotion: int) -> None:
-        """The master's number: the next promotion must be above it.
+        """The number of the master that this slave is linked to: its log is that master's now, and
+        the next promotion must be above all that was ever heard. A clock that stood wrong may have
+        given the later of two promotions the lower number: what this replica followed before it was
+        cut to its master's log is no reason to refuse those who follow it, too.
 
         Raises:
             OSError: it is known to this process, and not saved; the next call tries again.
         """
-        self.promotion = max(promotion, self.promotion)
-        if self.promotion > self._kept_promotion:
+        self.promotion = promotion
+        self._newest = max(self._newest, promotion)
+        if self._kept != (self.promotion, self._newest):
             self._save()
 
     def grant(self, promotion: int, compared_end: int) -> None:
         """The next start is a promotion that was compared; `promotion` is the group's newest."""
         self.promotion = max(self.promotion, promotion)
+        self._newest = max(self._newest, promotion)
         self.is_granted, self.granted_end = True, compared_end
         self.granted_from_id = self._role.broker_id
         self._save()
@@ -281,7 +290,7 @@ class StoreIdentity:
             for path in (self._path, self._copy_path):
                 write_atomically(self._disk, path, encode_saved(saved))
             self._saved_id = saved.store_id
-            self._kept_promotion = saved.promotion
+            self._kept = (saved.promotion, saved.newest)
 
     def _now(self) -> _Saved:
         assert self._twin is not None
@@ -295,4 +304,5 @@ class StoreIdentity:
             self.granted_end,
             self.is_taking_over,
             self.granted_from_id,
+            self._newest,
         )

@@ -266,12 +266,18 @@ _KINDS: dict[str, type] = {
 }
 
 
+def _ends_of(ends: Mapping[tuple[str, int], int]) -> list[tuple[str, int, int]]:
+    return sorted((topic, number, end) for (topic, number), end in ends.items())
+
+
 class _Position(msgspec.Struct):
     """How far a slave has applied the queue, in `store/twinlog/metadata.json`, and the locks up to
-    there or further: they have no file of their own, and are not read from the start again."""
+    there or further: they have no file of their own, and are not read from the start again. `ends`
+    are those of queues that were cut since the tables were saved: (topic, queue, end)."""
 
     next_offset: int = 0
     locks: list[LocksMoved] = []
+    ends: list[tuple[str, int, int]] = []
 
 
 class MetadataReader:
@@ -285,6 +291,8 @@ class MetadataReader:
         self._saved = _Position()
         self._writing = threading.Lock()
         self._cut_count = 0
+        self._cut_ends: dict[tuple[str, int], int] = {}
+        self._cut_number = self._marked_number = 0
         self.applied_count = 0
         self.last_store_time_ms = 0
         """When the newest applied record was stored on the master: 0 before the first."""
@@ -300,6 +308,9 @@ class MetadataReader:
             self._saved = msgspec.structs.replace(self._position)
         for change in self._position.locks:
             self._locks_heard(change)
+        self._cut_ends = {(topic, number): end for topic, number, end in self._position.ends}
+        self._tables.offsets.queues_cut(self._cut_ends)
+        self._tables.schedule.queues_cut(self._cut_ends)
         self.queues_cut({_QUEUE: self._tables.store.max_offset_in_queue(*_QUEUE)})
         self.catch_up(only_offsets=only_offsets)
 
@@ -320,12 +331,18 @@ class MetadataReader:
 
     def queues_cut(self, ends: Mapping[tuple[str, int], int]) -> None:
         """The log was cut: records that take the place of those that are gone count too, also
-        after a kill, so the place on the disk moves back before they come."""
+        after a kill, so the place on the disk moves back before they come. So do offsets: tables on
+        the disk stand where the lost tail did, and would pass over what comes instead."""
         place = min(self._position.next_offset, ends.get(_QUEUE, self._position.next_offset))
         self._position.next_offset = place
-        if place < self._saved.next_offset:
+        self._cut_number += 1
+        for key, end in ends.items():
+            if key != _QUEUE:
+                self._cut_ends[key] = min(end, self._cut_ends.get(key, end))
+        if place < self._saved.next_offset or _ends_of(self._cut_ends) != self._saved.ends:
             self._cut_count += 1
-            self._save_now(_Position(place, self._saved.locks))
+            place = min(place, self._saved.next_offset)
+            self._save_now(_Position(place, self._saved.locks, _ends_of(self._cut_ends)))
 
     def _save_now(self, place: _Position) -> None:
         try:
@@ -370,16 +387,21 @@ class MetadataReader:
         """Records in the queue that are not applied."""
         return self._tables.store.max_offset_in_queue(*_QUEUE) - self._position.next_offset
 
-    @property
-    def next_offset(self) -> int:
-        """The first record that is not applied."""
+    def mark(self) -> int:
+        """The first record that is not applied; the tables are about to be saved as they are."""
+        self._marked_number = self._cut_number
         return self._position.next_offset
 
     async def save(self, next_offset: int) -> None:
-        """Keep the place that was reached before the tables were saved; a cut moves it back."""
+        """Keep the place that was reached before the tables were saved; a cut moves it back. What
+        was cut before them is in them."""
+        if self._cut_number == self._marked_number:
+            self._cut_ends = {}
         locks = () if self._tables.locks is None else self._tables.locks.snapshot()
         place = _Position(
-            min(next_offset, self._position.next_offset), [_locks_record(*lock) for lock in locks]
+            min(next_offset, self._position.next_offset),
+            [_locks_record(*lock) for lock in locks],
+            _ends_of(self._cut_ends),
         )
         if place != self._saved:
             await self._disk.run(self._write, place, self._cut_count)

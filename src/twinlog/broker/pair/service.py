@@ -188,7 +188,7 @@ class PairService:
         """How far the log's metadata is applied."""
         if self._role.is_master and self.is_complete:
             self.reader.follow_master()
-        return self.reader.next_offset
+        return self.reader.mark()
 
     async def save(self, place: int) -> None:
         """Keep what `mark` said; the tables themselves were saved since."""

@@ -2,8 +2,8 @@
 
 Has no counterpart in RocketMQ, where two brokers that both say brokerId=0 both serve. A copy that
 becomes the master counts it as a promotion: a number in `identity.json`, the time in milliseconds
-and always above every number that the group has had. So a master that comes back after it was
-replaced can know, and ends instead of taking sends for a log that nobody follows.
+and always above every number that this replica has heard of. So a master that comes back after it
+was replaced can know, and ends instead of taking sends for a log that nobody follows.
 
 A slave remembers in `store/twinlog/group.json` what its master last said about the group: when the
 master is gone, that is what a promotion is judged by (`admin/promotion.py`).
