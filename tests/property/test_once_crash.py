@@ -251,7 +251,7 @@ def test_a_damaged_snapshot_is_made_again_from_the_log(content: bytes) -> None:
     _in_loop(run())
 
 
-async def _retention_and_kill() -> None:
+async def _retention_and_kill(*, is_disk_full: bool) -> None:
     node = Node()
     await node.open()
     for _ in range(120):
@@ -262,10 +262,13 @@ async def _retention_and_kill() -> None:
         node.store.put(message(number, queue_id=1, size=900))
     node.write()
     await node.store.flush_service.flush()
-    node.store.cleaner.execute_delete_files_manually()
-    node.clock.advance(100 * 3_600_000)
-    while await node.store.cleaner.clean():
-        pass
+    if is_disk_full:  # There is room for a snapshot still.
+        node.store.cleaner.check_disk = lambda: True  # type: ignore[method-assign]
+    else:
+        node.store.cleaner.execute_delete_files_manually()
+        node.clock.advance(100 * 3_600_000)
+    while node.store.min_offset_in_queue("T", 0) < 120:
+        assert await node.store.cleaner.clean()
     assert node.store.min_offset_in_queue("T", 0) == 120
     node.disk = node.disk.kill()
     await node.open()
@@ -273,9 +276,10 @@ async def _retention_and_kill() -> None:
     assert node.once.decide(Mark("p", 0, 119, 0, "T"), 1).verdict is Verdict.REPEAT
 
 
-def test_numbers_are_saved_before_retention_takes_their_records() -> None:
+@pytest.mark.parametrize("is_disk_full", [False, True])
+def test_numbers_are_saved_before_retention_takes_their_records(is_disk_full: bool) -> None:
     """Within the five seconds between two checkpoints a file may be filled and deleted."""
-    asyncio.run(_retention_and_kill())
+    asyncio.run(_retention_and_kill(is_disk_full=is_disk_full))
 
 
 QUEUE = f"{ROOT}/consumequeue/T/0"

@@ -123,8 +123,9 @@ class Cleaner:
                 # Nothing behind it is safe yet: a power cut would leave no log at all, and the
                 # next record would get an offset that was given before.
                 break
-            # A full disk may have no room for it, and gets none while it waits.
-            if not is_forced and not await self._is_saved(log.segments.segments[0].end):
+            if is_forced:
+                await store.housekeeping.save_numbers()
+            elif not await self._is_saved(log.segments.segments[0].end):
                 break
             segment = log.remove_first()
             await self._disk.run(self._disk.fsync_directory, posixpath.dirname(segment.path))

@@ -177,6 +177,17 @@ class Housekeeping:
             self.report_once("checkpoint", f"checkpoint not saved: {error}")
             return False
 
+    async def save_numbers(self) -> None:
+        """Those of idempotent producers alone, if there is room: a whole round would wait for it,
+        and a full disk gets none while it waits."""
+        try:
+            if self.before_checkpoint is not None:
+                await self.before_checkpoint()
+        except DiskSyncError:
+            raise
+        except OSError as error:
+            _LOG.debug("numbers of idempotent producers not saved reason=%s", error)
+
     def _write_slots(self) -> None:
         """The slots follow from the entries: written seldom, for those who read the files."""
         store = self._store

@@ -110,8 +110,10 @@ class Operations:
 
     async def _is_granted(self, node: GroupNode) -> bool:
         """`twinlog ha promote` asks the slave, every second time; otherwise its role is changed by
-        hand."""
-        if not len(self._sim.promoted) % 2:
+        hand. A slave that has not heard of its master's promotion does not start by hand while one
+        that has is there: only the command has compared the two."""
+        told = [slave.broker.identity.promotion for slave in self._sim.slaves]
+        if not len(self._sim.promoted) % 2 and node.broker.identity.promotion == max(told):
             return True
         replicas = [await self._replica(slave) for slave in self._sim.slaves]
         node.is_held = True
