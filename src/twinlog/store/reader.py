@@ -164,7 +164,7 @@ class StoreReader:
         """The answer where a damaged record comes next: wait at it, or go on behind it."""
         entry = scan.fault_place
         damage = Damage(queue.topic, queue.queue_id, number, *entry, scan.fault)
-        damage.may_be_entry = bool(self._entry_fault(queue, number, entry))
+        damage.may_be_entry = bool(self._compared(queue, number, entry)[0])
         is_waiting = self._damage.found(damage)
         return GetResult(
             GetMessageStatus.MESSAGE_DAMAGED,
@@ -292,10 +292,9 @@ class StoreReader:
             return None
         if not self._config.twinlog_check_reads:
             return self._bytes_at(offset, size)
-        fault = self._entry_fault(queue, number, entry)
+        fault, data = self._compared(queue, number, entry)
         may_be_entry = bool(fault)
         if not fault:
-            data = self._read(offset, size)
             fault = body_fault(data, 0, size)
             if not fault:
                 return data
@@ -307,15 +306,21 @@ class StoreReader:
         is_waiting = self._damage.found(damage)
         raise RecordDamagedError(damage.text, is_retried=is_waiting)
 
-    def _entry_fault(self, queue: ConsumeQueue, number: int, entry: tuple[int, int]) -> str:
-        """Why the record of this number is not where its entry says; the body is not looked at."""
+    def _compared(
+        self, queue: ConsumeQueue, number: int, entry: tuple[int, int]
+    ) -> tuple[str, bytes]:
+        """Why the record of this number is not where its entry says, else the record; its body is
+        not looked at."""
         offset, size = entry
         fault = entry_fault(offset, size, self._log.min_offset, self._log.max_offset)
         if fault:
-            return fault
-        place = queue_place(queue.topic, queue.queue_id)
+            return fault, b""
+        (own_size,) = _I32.unpack(self._read(offset, _I32.size))
+        if own_size != size:  # A wrong one may be that of a whole segment.
+            return f"the record says {own_size} bytes, not {size}", b""
         data = self._read(offset, size)
-        return structure_fault(data, 0, size, offset, place=place, number=number)
+        place = queue_place(queue.topic, queue.queue_id)
+        return structure_fault(data, 0, size, offset, place=place, number=number), data
 
     def _bytes_at(self, physical_offset: int, size: int | None) -> bytes | None:
         try:
