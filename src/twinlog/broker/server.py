@@ -494,6 +494,7 @@ class Broker:
 
     async def _save_offsets(self) -> None:
         self.transactions.note_progress()
+        self.skip_guard.tick()
         # Where the log's metadata is applied to now: while the tables are written it goes on.
         place, is_complete = self.pair.mark(), self.pair.is_complete
         tables: list[Any] = [self.topics, self.groups, self.offsets]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from twinlog.broker.pair.metadata_log import decode_change, split_change
 from twinlog.broker.pair.skip_guard import BROADCAST_LIFE_MS, LIFE_MS, TRIES_MAX, Armed, SkipGuard
+from twinlog.runtime.disk import write_atomically
+from twinlog.runtime.sealed import encode_saved
 from twinlog.testing.manual_clock import ManualClock
 from twinlog.testing.simdisk import SimDisk
 
@@ -289,3 +292,64 @@ def test_the_hour_counts_by_the_clock_of_whoever_remembers_it(
     again.load(was_master=False)
     again.promoted({"t": {0: 9, 1: 0}})
     assert asks(again, 6) == expected
+
+
+def rebooted(clock: ManualClock, disk: SimDisk, step_ms: int = 0) -> SkipGuard:
+    """The guard of a master whose machine booted again, with another idea of the time."""
+    clock.step_wall(step_ms)
+    again = SkipGuard(disk.crash(random.Random(1)), "/s", clock)
+    again.load()
+    return again
+
+
+@pytest.mark.parametrize("step_ms", [-48 * LIFE_MS, 0, LIFE_MS, 48 * LIFE_MS])
+def test_a_reboot_goes_on_with_what_was_left_whatever_the_wall_clock_says(step_ms: int) -> None:
+    """Consumers passed over messages: the clock had gone ahead by an hour when it came back."""
+    _, clock, disk = armed()
+    again = rebooted(clock, disk, step_ms)
+    assert asks(again, 15) == 3
+    clock.advance(LIFE_MS - 1)
+    assert asks(again, 15, group="late") == 3
+    clock.advance(1)
+    assert asks(again, 15, group="later") is None
+
+
+def test_what_has_passed_of_the_hour_is_saved_as_it_passes() -> None:
+    guard, clock, disk = armed()
+    for _ in range(12 * 30):
+        clock.advance(5000)
+        guard.tick()
+    clock.advance(59_000)
+    guard.tick()  # Too soon after the last.
+    again = rebooted(clock, disk, LIFE_MS)
+    clock.advance(LIFE_MS // 2 - 1)
+    assert asks(again, 15) == 3
+    clock.advance(1)
+    assert asks(again, 15, group="late") is None
+
+
+@pytest.mark.parametrize("is_slave", [False, True])
+def test_one_that_is_over_stays_over_at_the_next_boot(is_slave: bool) -> None:
+    guard, clock, disk = armed()
+    if is_slave:
+        told, disk = guard.armed, SimDisk()
+        disk.make_directories("/s")
+        guard = SkipGuard(disk, "/s", clock)
+        assert told is not None
+        guard.heard(told)
+    clock.advance(LIFE_MS)
+    guard.tick()
+    again = rebooted(clock, disk, -48 * LIFE_MS)
+    assert not again.is_armed
+    again.promoted({"t": {0: 15}})
+    assert asks(again, 9) is None
+
+
+def test_a_file_of_an_earlier_release_counts_by_the_wall_clock() -> None:
+    _, clock, disk = armed()
+    path = "/s/twinlog/promotion.json"
+    write_atomically(disk, path, encode_saved(Armed(clock.now_ms(), {"t": {0: 5}})))
+    clock.advance(LIFE_MS - 1)
+    assert asks(rebooted(clock, disk), 6) == 3
+    clock.advance(1)
+    assert asks(rebooted(clock, disk), 6) is None

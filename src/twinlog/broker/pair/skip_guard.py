@@ -47,6 +47,7 @@ TRIES_MAX = 3
 _SEEN_KEY = "twinlog.broker.pair.skip_guard"
 _ASKED_KEY = "twinlog.broker.pair.skip_guard.asked"
 
+_SAVE_MS = 60_000  # How much of the hour a reboot may give again, besides the time it takes.
 EARLIER_MAX = 32  # Of one queue, within an hour; the highest are kept.
 
 QueueEnds = dict[str, dict[int, int]]
@@ -67,7 +68,13 @@ class Armed(msgspec.Struct, tag="guard", tag_field="kind", omit_defaults=True):
     """Queues that are not named had nothing: a copy may not have heard of a topic."""
     seen_ms: int = 0
     """In the file only: when its broker armed it or heard of it, by its own clock. Clocks of two
-    brokers may differ by more than the hour that it counts."""
+    brokers may differ by more than the hour that it counts. Releases before `left_ms` count by it.
+    """
+    left_ms: int = -1
+    """In the file only: what was left of the hour when it was saved, at `boot_ms` since that boot.
+    No wall clock tells how long a machine was off, so another boot goes on with what was left."""
+    boot_id: str = ""
+    boot_ms: int = 0
 
 
 def lower_ends(ends: QueueEnds, others: QueueEnds) -> QueueEnds:
@@ -127,6 +134,7 @@ class SkipGuard:
         self._clock = clock
         self._saved = Armed(0, {})
         self._promoted_ms = 0  # On the monotonic clock: the wall clock may be set meanwhile.
+        self._saved_ms = 0
         self._passed: set[_Reader] = set()
         self._tries: dict[_Reader, int] = {}
         self.is_armed = False
@@ -175,10 +183,24 @@ class SkipGuard:
         if self.on_armed is not None:
             self.on_armed(armed)
 
+    def tick(self) -> None:
+        """Now and then, on slaves too: what is left of the hour, for the time after a reboot."""
+        is_due = self._clock.monotonic_ms() - self._saved_ms >= _SAVE_MS
+        if is_due and (self._saved.ends or self._saved.is_rest_empty):
+            self._is_alive(LIFE_MS)
+            self._save()
+
     def _save(self) -> None:
+        self._saved_ms = self._clock.monotonic_ms()
+        saved = msgspec.structs.replace(
+            self._saved,
+            left_ms=max(0, LIFE_MS - self._age_ms()),
+            boot_id=self._disk.boot_id(),
+            boot_ms=self._clock.boot_ms(),
+        )
         try:
             make_own_directory(self._disk, self._root)
-            write_atomically(self._disk, self._path, encode_saved(self._saved))
+            write_atomically(self._disk, self._path, encode_saved(saved))
         except OSError as error:
             # A full disk: armed in this process; the next one cannot know of it.
             _LOG.error("promotion not saved path=%s error=%s", self._path, error)
@@ -226,11 +248,18 @@ class SkipGuard:
         self._is_alive(LIFE_MS)
 
     def _take(self, saved: Armed) -> None:
-        self._saved = saved
-        # Only the wall clock runs on between two processes. One that was set back since makes the
-        # promotion lie ahead: then it counts as of now.
-        age_ms = max(0, self._clock.now_ms() - (saved.seen_ms or saved.time_ms))
-        self._promoted_ms = self._clock.monotonic_ms() - age_ms
+        self._saved = msgspec.structs.replace(saved, left_ms=-1, boot_id="", boot_ms=0)
+        self._saved_ms = self._clock.monotonic_ms()
+        self._promoted_ms = self._saved_ms - self._age_of(saved)
+
+    def _age_of(self, saved: Armed) -> int:
+        if saved.left_ms < 0:
+            # A clock that was set back since makes the promotion lie ahead: it counts as of now.
+            return max(0, self._clock.now_ms() - (saved.seen_ms or saved.time_ms))
+        age_ms = LIFE_MS - saved.left_ms
+        if saved.boot_id == self._disk.boot_id():
+            age_ms += max(0, self._clock.boot_ms() - saved.boot_ms)
+        return age_ms
 
     def _age_ms(self) -> int:
         return self._clock.monotonic_ms() - self._promoted_ms
