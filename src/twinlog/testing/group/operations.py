@@ -270,6 +270,19 @@ class Operations:
         await self._promote(max(sim.slaves, key=lambda slave: slave.image().end), old)
         sim.is_wiped = False
 
+    async def replace_master(self) -> None:
+        """What a power cut took from the master only a slave has, whose full disk deleted all that
+        was before it: nothing is common, and no program can compare the two. As docs/PAIR.md says,
+        a person stops the master, promotes that slave by hand, and gives the master a new disk."""
+        sim = self._sim
+        old = sim.master
+        old.is_held = True
+        if old.host.is_alive:
+            old.kill()
+        sim.master_was_lost()
+        old.replace_disk()
+        await self._promote(max(sim.slaves, key=lambda slave: slave.image().end), old)
+
     # Everything is lost, or a part.
 
     async def power_all(self) -> None:

@@ -348,7 +348,8 @@ class GroupSimulation(SeedRun):
 
     async def _replace_hopeless(self) -> None:
         """A slave that has nothing in common with its master is given a new disk, as it asks for:
-        its log ends before the master's begins, or the master lost all that it had ever had."""
+        its log ends before the master's begins, or the master lost all that it had ever had. If it
+        has something promised that the master lost, it takes the master's place instead."""
         await asyncio.sleep(1.0)
         its = self.master.image()
         for slave in self.slaves:
@@ -359,6 +360,9 @@ class GroupSimulation(SeedRun):
                 slave.kill()
                 slave.replace_disk()
                 slave.boot()
+            elif is_other and mine.start >= its.end:
+                await self._operations.replace_master()
+                return
 
     def _is_needed(self, slave: GroupNode) -> bool:
         """Whether it has something promised that nobody else has."""
