@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from twinlog.remoting.command import Request
 
 pytestmark = pytest.mark.timeout(120)
 SEED = int(os.environ.get("SEED", "0"))
+# Damage between the neighbours of a wrong entry, and a wait while the index was compared.
+FOUND_SEEDS = () if "SEED" in os.environ else (23, 25, 26, 43)
 QUEUES = 3
 SUBSCRIPTIONS: tuple[dict[str, Any], ...] = (
     {"subscription": "*"},
@@ -29,6 +32,7 @@ SUBSCRIPTIONS: tuple[dict[str, Any], ...] = (
     {"subscription": "number >= 0", "expressionType": "SQL92"},
 )
 RETRY, FOUND, WAIT = 20, 0, 1
+DEADLINE_S = 30  # Half of what a consumer waits at a damaged message.
 
 
 @pytest.fixture
@@ -75,7 +79,8 @@ async def read_queue(
     brokers: Brokers, broker: Broker, queue_id: int, end: int, **more: Any
 ) -> tuple[dict[int, bytes], set[int]]:
     """Bodies by number, and the numbers that were answered as damaged."""
-    offset, found, named, waits = 0, {}, set(), 0
+    offset, found, named = 0, {}, set()
+    deadline = time.monotonic() + DEADLINE_S
     while offset < end:
         # Several in a row, as the consumers of one client send them: the answers must be equal.
         asked = [
@@ -87,8 +92,8 @@ async def read_queue(
         first, second = await asyncio.gather(*asked)
         if WAIT in (first.code, second.code):
             # An entry may be wrong, and is mended from the log at once: nothing is passed over.
-            waits += 1
-            assert waits < 1000, first
+            # The scrub may be comparing a file of the index before it comes to that.
+            assert time.monotonic() < deadline, first
             continue
         assert (first.code, bytes(first.body)) == (second.code, bytes(second.body))
         found.update(records(first))
@@ -97,7 +102,7 @@ async def read_queue(
             named.add(offset)
         after = int(first.ext()["nextBeginOffset"])
         assert after > offset, first
-        offset = after
+        offset, deadline = after, time.monotonic() + DEADLINE_S
     return found, named
 
 
@@ -110,7 +115,7 @@ def records(answer: Request) -> dict[int, bytes]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 6))
+@pytest.mark.parametrize("seed", [*range(SEED, SEED + 6), *FOUND_SEEDS])
 async def test_no_damaged_body_leaves_the_port_and_all_others_do(
     brokers: Brokers, seed: int
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from support.stores import ManualClock, message, running_store, small_config
+from twinlog.message.layout import ENTRY
 from twinlog.runtime.disk import PosixDisk
 from twinlog.runtime.tasks import TaskOwner
 from twinlog.store.integrity.damage import Damage, DamageLog, place_of
@@ -369,3 +370,51 @@ async def test_a_repair_without_room_for_the_old_bytes_changes_and_leaves_nothin
         assert await scrubber.healer.heal_range(0, len(right))
         assert path.read_bytes() == right
         assert [kept.read_bytes() for kept in own.glob("damaged-*")] == [damaged]
+
+
+@pytest.mark.parametrize("what", ["body", "magic", "size", "all", "first of the next file"])
+async def test_an_entry_is_found_again_behind_damage_of_the_log(tmp_path: Path, what: str) -> None:
+    """Between the neighbours of a wrong entry the log may be damaged, too, or go on in another
+    file: the message itself is whole, and no replica is needed to find it."""
+    clock = ManualClock()
+    config = small_config(tmp_path, mapped_file_size_commit_log=16384)
+    async with running_store(config, clock=clock) as store:
+        # One of two messages in three is another queue's: damaged ones lie between neighbours.
+        for number in range(300):
+            store.put(message(number, queue_id=int(number % 3 > 0), size=200))
+            store.write_pending()
+        await store.flush_service.flush()
+        await store.housekeeping.save_round()
+        scrubber = open_scrub(store, tmp_path, clock)
+        queue, pool = store.queue_table.get("T", 0), store.queue_table.pool
+        assert queue is not None
+        number = 40
+        if what == "first of the next file":
+            size = store.commit_log.segment_size
+            while queue.entry(pool, number - 1)[0] // size == queue.entry(pool, number)[0] // size:
+                number += 1
+        before, right = queue.entry(pool, number - 1), queue.entry(pool, number)
+        begin = before[0] + before[1]
+        segment = store.commit_log.segments.find(begin)
+        for at, count in {"body": ((120, 1),), "magic": ((5, 1),), "size": ((1, 1),),
+                          "all": ((0, right[0] - begin),)}.get(what, ()):  # fmt: skip
+            segment.file.pwritev((b"\xff" * count,), begin - segment.start + at)
+        wrong = ENTRY.pack(right[0] | 1 << 50, *right[1:])
+        pool.get(queue.path_of(0)).pwritev((wrong,), number * len(wrong))
+        assert await scrubber.healer.heal(Damage("T", 0, number, right[0] | 1 << 50, right[1], ""))
+        assert queue.entry(pool, number) == right
+
+
+async def test_a_search_between_neighbours_ends_where_all_is_damaged(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with walking(tmp_path, clock) as (store, scrubber):
+        await store.housekeeping.save_round()
+        queue, pool = store.queue_table.get("T", 0), store.queue_table.pool
+        assert queue is not None
+        for segment in store.commit_log.segments.segments[1:]:
+            segment.file.pwritev((b"\xff" * segment.size,), 0)
+        offset, size, tags = queue.entry(pool, 200)
+        wrong = ENTRY.pack(offset | 1 << 50, size, tags)
+        pool.get(queue.path_of(0)).pwritev((wrong,), 200 * len(wrong))
+        assert not await scrubber.healer.heal(Damage("T", 0, 200, offset | 1 << 50, size, ""))
+        assert queue.entry(pool, 200) == ENTRY.unpack(wrong)

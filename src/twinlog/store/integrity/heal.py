@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from twinlog.message.layout import ENTRY, ENTRY_SIZE, PRE_BLANK_SIZE, RECORD_SIZE_MIN
-from twinlog.message.record import scan
+from twinlog.message.record import ScanStop, scan
 from twinlog.runtime.clock import Clock
 from twinlog.runtime.disk import Disk
 from twinlog.store.integrity.damage import Damage
@@ -27,7 +27,8 @@ from twinlog.store.integrity.record_check import (
     queue_place,
     structure_fault,
 )
-from twinlog.store.integrity.walk import Run, differing, walk
+from twinlog.store.integrity.resume import behind_damage
+from twinlog.store.integrity.walk import Run, Walked, differing, walk
 from twinlog.store.log.segment import segment_name
 from twinlog.store.queue.consume_queue import ConsumeQueue
 
@@ -38,6 +39,7 @@ _LOG = logging.getLogger("twinlog.store")
 _I32: Final = struct.Struct(">i")
 _SEARCH_SIZE_MAX: Final = 64 << 20  # Between two neighbours of a queue; more is for the scrub.
 _SEARCH_STEP: Final = 256 << 10
+_SEARCH_DAMAGES_MAX: Final = 64  # Each may cost a read of some megabytes to find what follows it.
 _PROOF_SIZE: Final = 64 << 10
 _PROOF_RECORDS: Final = 8  # Some of them may have decayed, too.
 
@@ -343,15 +345,28 @@ class Healer:
         if after is not None and self._is_sound(queue, number + 1, after):
             end = after[0]
         end = min(end, at + _SEARCH_SIZE_MAX)
-        while at < end:
-            data = await self._disk.run(log.read_to_check, at, _SEARCH_STEP)
-            found = walk(data, at, self._store.config.delay_levels)
+        damages = 0
+        while at < end and damages <= _SEARCH_DAMAGES_MAX:
+            found = await self._walk_at(at, end)
             for run in found.runs:
                 if (run.topic, run.queue_id) == queue.key:
                     self.mend_run(run)
-            if found.end == at:
-                return  # A record that is larger than a step, or damage: the scrub sees it.
-            at = found.end
+            if found.end > at:
+                at = found.end
+            elif found.stop is ScanStop.BLANK:
+                at += log.segment_size - at % log.segment_size
+            else:
+                damages += 1
+                at = await behind_damage(log, self._disk, at, end)
+
+    async def _walk_at(self, at: int, end: int) -> Walked:
+        log, levels = self._store.commit_log, self._store.config.delay_levels
+        data = await self._disk.run(log.read_to_check, at, _SEARCH_STEP)
+        found = walk(data, at, levels)
+        if found.end > at or found.stop is not ScanStop.INCOMPLETE or found.size > end - at:
+            return found
+        data = await self._disk.run(log.read_to_check, at, found.size)
+        return walk(data, at, levels)
 
 
 def range_of(offset: int, segment_size: int) -> tuple[int, int]:

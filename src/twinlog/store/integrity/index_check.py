@@ -108,10 +108,11 @@ class IndexCheck:
             try:
                 await self._look_at(index, file)
             except OffsetOutOfRangeError:
-                continue  # Its part of the log expired or was cut meanwhile.
+                pass  # Its part of the log expired or was cut meanwhile.
             except OSError:
                 if file in index.files:
                     raise
+            await self._rest(0, 0)  # A file may take a second, and readers wait for repairs.
         self._save([posixpath.basename(file.path) for file in index.files])
 
     async def _look_at(self, index: IndexService, file: IndexFile) -> None:

@@ -29,9 +29,8 @@ from twinlog.store.integrity.digests import RANGE_SIZE, RangeDigests, digest_of
 from twinlog.store.integrity.heal import Healer, range_of
 from twinlog.store.integrity.index_check import IndexCheck
 from twinlog.store.integrity.pace import Pace
-from twinlog.store.integrity.record_check import structure_fault
+from twinlog.store.integrity.resume import behind_damage, next_record
 from twinlog.store.integrity.walk import Walked, walk
-from twinlog.store.recovery.resync import find_record
 
 if TYPE_CHECKING:
     from twinlog.store.message_store import MessageStore
@@ -223,7 +222,7 @@ class Scrubber:
         segment = log.segments.find(begin)
         if begin <= log.min_offset or segment is None or begin == segment.start:
             return max(begin, log.min_offset)
-        return await self._next_record(begin)
+        return await next_record(log, self._disk, begin, self._limit)
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -475,7 +474,7 @@ class Scrubber:
             self._store.damage.count_healed()
             self._range_begin = -1  # Begin the range again: it may be sound now.
             return at
-        end = await self._behind(at)
+        end = await behind_damage(log, self._disk, at, self._limit)
         self._need_uncut(cut_count)
         self._name(place_of(at, end - at, reason or "no record begins there"))
         return end
@@ -486,32 +485,6 @@ class Scrubber:
         known = self._store.damage.places.get(damage.key, damage)
         if not self._store.damage.is_waited_for(known):
             self._lose(known)
-
-    async def _behind(self, at: int) -> int:
-        """Where the walk goes on behind damage: the next record, or the next segment."""
-        log = self._store.commit_log
-        segment = log.segments.find(at)
-        if segment is None:
-            raise OffsetOutOfRangeError(f"offset {at} has expired")
-        head = log.read_to_check(at, 4)
-        size = int.from_bytes(head, "big", signed=True)
-        if 0 < size <= segment.end - at:
-            data = log.read_to_check(at, size)
-            if not structure_fault(data, 0, size, at):
-                return at + size  # Only its body is damaged.
-        return await self._next_record(at + 1)
-
-    async def _next_record(self, at: int) -> int:
-        """Where the first sound record of its segment begins that is not before `at`."""
-        log = self._store.commit_log
-        segment = log.segments.find(at)
-        if segment is None:
-            raise OffsetOutOfRangeError(f"offset {at} has expired")
-        end = min(self._limit, segment.end)
-        position = at - segment.start
-        read = lambda size, at: log.read_to_check(segment.start + at, size)  # noqa: E731
-        found = await self._disk.run(find_record, segment, position, end - segment.start, read)
-        return end if found is None else segment.start + found
 
     # Ranges
 
