@@ -71,6 +71,19 @@ def test_a_name_that_the_system_refuses_is_one_line() -> None:
         one_line(refused, refused.code, "xxx")
 
 
+def test_options_for_files_do_not_go_with_a_running_broker(tmp_path: Path) -> None:
+    """They were ignored: who asked for every entry was told that the store is sound."""
+    for more in (("--deep",), ("--commit-log", tmp_path)):
+        refused = twinlog("store", "verify", "--online", "broker-a", "-n", "127.0.0.1:1", *more)
+        one_line(refused, 2, f"{more[0]} does not go with --online")
+
+
+def test_a_file_in_the_place_of_a_directory_of_the_store_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").write_bytes(b"x")
+    for words in (("verify", tmp_path), ("give-up", tmp_path)):
+        one_line(twinlog("store", *words), 3, "commitlog is a file, not the directory of a commit")
+
+
 def test_what_a_terminal_cannot_show_is_escaped(cluster: LocalTwins) -> None:
     cluster.twinlog("topic", "create", "signs").ok()
     cluster.twinlog("topic", "produce", "signs", "日本").ok()

@@ -118,7 +118,7 @@ async def test_a_slave_without_its_master_is_not_promoted_at_the_cost_of_what_li
         assert named == ["twinlog.broker"], "once, however often it was tried"
     await brokers.end(slave)
     root = slave.config.store_path_root_dir
-    assert "1 places are given up" in twinlog("store", "give-up", root, "--yes").ok().out
+    assert "1 place is given up" in twinlog("store", "give-up", root, "--yes").ok().out
     again = await brokers.start("slave", broker_role="SLAVE", broker_id=1, **CONFIG)
     assert await bodies_served(brokers, again) == BODIES - {b"030 " + bytes(300)}
 

@@ -25,6 +25,7 @@ from twinlog.cli.output import (
     Column,
     Report,
     Table,
+    counted,
     render,
     show_bytes,
     show_time,
@@ -104,7 +105,9 @@ def verify(place: Path, name: str | None, output: str) -> int:
             for manifest in chosen
             for fault in backups.verify(manifest)
         ]
-    sentence = f"{len(rows)} places are damaged" if rows else f"{len(chosen)} backups are sound"
+    sentence = counted(len(chosen), "backup is", "backups are") + " sound"
+    if rows:
+        sentence = counted(len(rows), "place is", "places are") + " damaged"
     columns = [Column("id"), Column("finding")]
     tables = [Table(columns, rows, "findings")] if rows else []
     report = Report(tables, sentence=sentence, is_healthy=not rows)
@@ -176,7 +179,8 @@ def remove(place: Path, keep: int | None, name: str | None, output: str) -> int:
             raise CommandError(f"nothing is removed: {'; '.join(broken.values())}", FAILED)
         gone = backups.all_but(keep) if keep else [backups.read(name or "")]
         count = backups.remove([manifest.id for manifest in gone])
-    return _show(output, gone, f"{len(gone)} backups and {count} segments removed")
+    removed = f"{counted(len(gone), 'backup')} and {counted(count, 'segment')} removed"
+    return _show(output, gone, removed)
 
 
 @contextlib.contextmanager

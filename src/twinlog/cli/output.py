@@ -46,6 +46,11 @@ def show_time(value: Any) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{value % 1000:03d}"
 
 
+def counted(count: int, one: str, several: str = "") -> str:
+    """`1 place`, `2 places`."""
+    return f"{count} {one if count == 1 else several or one + 's'}"
+
+
 def show_bytes(value: Any) -> str:
     return "-" if value is None else size_text(value)
 

@@ -11,9 +11,9 @@ import click
 
 from twinlog.cli.admin.options import once_options
 from twinlog.cli.admin.session import Session, call, show
-from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, CommandError
+from twinlog.cli.exit_codes import FAILED, NOT_FOUND, OK, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
-from twinlog.cli.output import Column, Report, Table, show_bytes
+from twinlog.cli.output import Column, Report, Table, counted, show_bytes
 
 if TYPE_CHECKING:
     from twinlog.store.integrity.verify import Verification
@@ -45,6 +45,7 @@ def verify(session: Session, place: str, deep: bool, online: bool, commit_log: s
     what is left; it is named by its address or its name.
     """
     if online:
+        _refuse_offline_options(deep, commit_log)
         return _verify_online(session, place)
     root = Path(place)
     if not root.is_dir():
@@ -92,11 +93,21 @@ def give_up(session: Session, root: Path, yes: bool, commit_log: str | None) -> 
     finally:
         disk.close()
     rows = [{"place": place.text} for place in places]
-    done = "given up" if yes else "damaged; --yes gives them up, and nothing was changed"
-    sentence = f"{len(rows)} places are {done}" if rows else "no record is damaged"
+    done = "given up" if yes else "damaged; nothing was changed, --yes gives them up"
+    places_are = counted(len(rows), "place is", "places are")
+    sentence = f"{places_are} {done}" if rows else "no record is damaged"
     tables = [Table([Column("place")], rows, "places")] if rows else []
     show(session, Report(tables, sentence=sentence))
     return FAILED if rows and not yes else OK
+
+
+def _refuse_offline_options(is_deep: bool, log_directory: str | None) -> None:
+    for option, is_given in (("--deep", is_deep), ("--commit-log", log_directory is not None)):
+        if is_given:
+            raise CommandError(
+                f"{option} does not go with --online: the broker knows where its files are, and"
+                " checks queues and index in the same walk", USAGE,
+            )  # fmt: skip
 
 
 def _shown(session: Session, report: Report) -> int:
@@ -155,11 +166,15 @@ def _report(result: Verification) -> Report:
     }
     rows = [{"finding": text} for text in result.findings]
     size = show_bytes(result.checked_bytes)
-    sentence = f"{result.record_count} records, {size}: sound"
+    sentence = f"{counted(result.record_count, 'record')}, {size}: sound"
     if rows:
-        sentence = f"{len(rows)} places are damaged"
+        sentence = _damaged(rows)
     tables = [Table([Column("finding")], rows, "findings")] if rows else []
     return Report(tables, fields, sentence=sentence, is_healthy=not rows)
+
+
+def _damaged(rows: list[dict[str, Any]]) -> str:
+    return f"{counted(len(rows), 'place is', 'places are')} damaged"
 
 
 class Progress:
@@ -204,7 +219,7 @@ def _verify_online(session: Session, place: str) -> int:
         progress.tell(status["position"] - status["start"], status["end"] - status["start"])
     progress.end()
     rows = [{"finding": text} for text in found_by(status)]
-    sentence = f"{address}: sound" if not rows else f"{address}: {len(rows)} places are damaged"
+    sentence = f"{address}: {_damaged(rows) if rows else 'sound'}"
     fields = {key: value for key, value in status.items() if key not in FINDINGS}
     tables = [Table([Column("finding")], rows, "findings")] if rows else []
     return _shown(session, Report(tables, fields, sentence=sentence, is_healthy=not rows))

@@ -151,7 +151,9 @@ def _state(facts: GroupFacts, master: ReplicaFacts | None, copies: int) -> tuple
         return GroupState.READ_ONLY, _unwritable_master(facts, master)
     if copies < facts.min_in_sync_replicas:
         drained = [_drained(facts, replica) for replica in facts.replicas if replica.is_learner]
-        absent = f"{len(facts.replicas)} replicas have ever registered"
+        count = len(facts.replicas)
+        registered = "replica has" if count == 1 else "replicas have"
+        absent = f"{count} {registered} ever registered, {facts.min_in_sync_replicas} are needed"
         return GroupState.READ_ONLY, "; ".join(missing + drained) or absent
     if missing or len(facts.replicas) < facts.total_replicas:
         absent = f"{len(facts.replicas)} of {facts.total_replicas} replicas have ever registered"

@@ -298,7 +298,7 @@ def _counts(facts: Facts) -> Iterator[Finding]:
             Level.PROBLEM,
             Code.TOO_FEW_BROKERS,
             "cluster",
-            f"{count} brokers, {facts.brokers_min} are expected",
+            f"{count} {'broker' if count == 1 else 'brokers'}, {facts.brokers_min} are expected",
             "start the brokers that are missing",
         )
 

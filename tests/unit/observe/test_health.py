@@ -201,8 +201,8 @@ def test_a_frozen_group_is_not_left_to_its_controller() -> None:
 def test_too_few_brokers() -> None:
     facts = Facts(servers=(server(), ServerFacts(kind="name server", name="n")), brokers_min=2)
     health = judge(facts)
-    assert health.problems == ("1 brokers, 2 are expected",)
-    assert health.sentence("the cluster").startswith("the cluster is not healthy: 1 brokers")
+    assert health.problems == ("1 broker, 2 are expected",)
+    assert health.sentence("the cluster").startswith("the cluster is not healthy: 1 broker,")
     assert judge(Facts(servers=(server(),), brokers_min=1)).sentence("x") == "x is healthy"
 
 

@@ -12,7 +12,7 @@ from twinlog.cli.admin.options import cluster_options, once_options
 from twinlog.cli.admin.session import Session, call, confirm, not_found, run, show
 from twinlog.cli.exit_codes import FAILED, NOT_FOUND, UNREACHABLE, USAGE, CommandError
 from twinlog.cli.lazy import LazyGroup
-from twinlog.cli.output import Column, Report, Table, show_bytes, show_seconds, show_time
+from twinlog.cli.output import Column, Report, Table, counted, show_bytes, show_seconds, show_time
 
 if TYPE_CHECKING:
     from twinlog.admin.client import Admin
@@ -163,9 +163,12 @@ def _sentence(groups: list[GroupHAStatus]) -> str:
         return "no broker is registered: nothing is replicated"
     bad = [group for group in groups if not group.is_healthy]
     if not bad and len(groups) > 1:
-        slaves = sum(len(group.replicas) for group in groups)
         alone = [group.broker_name for group in groups if not group.replicas]
-        text = f"all {len(groups)} groups are healthy: {slaves} slaves in sync"
+        text = f"all {len(groups)} groups are healthy"
+        if len(alone) == len(groups):
+            return f"{text}: none of them has a slave"
+        slaves = sum(len(group.replicas) for group in groups)
+        text = f"{text}: {counted(slaves, 'slave')} in sync"
         return f"{text}; without a slave: {', '.join(alone)}" if alone else text
     return "; ".join(group.sentence for group in (bad or groups))
 

@@ -44,6 +44,8 @@ def find_log(disk: Disk, directory: str) -> LogFiles:
     """Raises NoLogError when there is no log, StoreLayoutError when its files are not those of one
     log."""
     sizes: dict[int, int] = {}
+    if disk.exists(directory) and not disk.is_directory(directory):
+        raise NoLogError(f"{directory} is a file, not the directory of a commit log")
     for name in disk.list(directory):
         start = parse_segment_name(name)
         path = posixpath.join(directory, name)
