@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from twinlog.testing.group.sim import GroupFailure, GroupSimulation, run_group_seed
-from twinlog.testing.group.world import DIALECTS, FAULTS
+from twinlog.testing.group.world import CORNER_SEEDS, CORNERS, DIALECTS, FAULTS
 
 # Mixed is no dialect of its own: who speaks which is found out there.
 SEED_COUNTS = {"classic": 200, "twin": 200, "mixed": 80}
@@ -32,6 +32,15 @@ def test_seeds_hold(dialect: str, group: int) -> None:
         run = run_group_seed(seed, dialect=dialect)
         counts.update(run.fault_counts)
     assert len(counts) >= len(FAULTS) // 2
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_corners_that_chance_seldom_finds_hold(dialect: str) -> None:
+    """`tools/noticed.json` names the seeds of those that notice a fault nobody else does."""
+    counts: Counter[str] = Counter()
+    for seed in CORNER_SEEDS[:12]:
+        counts.update(run_group_seed(seed, dialect=dialect).fault_counts)
+    assert counts.keys() >= set(CORNERS[dialect])
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,8 @@ class Consumer:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(0.1)
-            await self.turn()
+            if not self.sim.is_consumer_silent:
+                await self.turn()
 
     def restart(self) -> None:
         """Another process goes on for the group: it knows what was committed, no more."""

@@ -22,6 +22,7 @@ from typing import Any
 from twinlog.namesrv.server import build_namesrv
 from twinlog.runtime.broker_config import BrokerRole
 from twinlog.runtime.config import NamesrvConfig
+from twinlog.testing.group.corners import Corners
 from twinlog.testing.group.faults import Faults
 from twinlog.testing.group.judge import Judge
 from twinlog.testing.group.ledger import Ledger, Sent
@@ -35,7 +36,7 @@ from twinlog.testing.group.load import (
     Producer,
 )
 from twinlog.testing.group.node import BODY_AT, HA_PORT, SERVICE_PORT, GroupNode
-from twinlog.testing.group.operations import Operations, has_route
+from twinlog.testing.group.operations import has_route
 from twinlog.testing.group.records import Found
 from twinlog.testing.group.rpc import Impostor, Rpc
 from twinlog.testing.group.watch import HAWatch
@@ -91,6 +92,7 @@ class GroupSimulation(SeedRun):
         """The master was started with an empty disk, and nobody has noticed yet."""
         self.are_producers_silent = False
         """Idempotent producers wait with what they do not know."""
+        self.is_consumer_silent = False
         self.one_at_a_time = asyncio.Lock()
         self._switched_s = -1.0
         self.master_down_s: list[float] = []
@@ -111,7 +113,7 @@ class GroupSimulation(SeedRun):
         self._once = [
             OnceProducer(self, self._new_rpc(), f"p{n}", n % world.queue_count) for n in range(2)
         ]
-        self._faults, self._operations = Faults(self), Operations(self)
+        self._faults, self._operations = Faults(self), Corners(self)
 
     def _new_rpc(self) -> Rpc:
         return Rpc(self.loop, self._client_host)

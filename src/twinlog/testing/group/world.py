@@ -29,6 +29,14 @@ NEEDS_NAMESRV = ("create_topics",)
 # Seeds below have the worlds in which the faults of tests/sim/group_seeds.txt were found. Others
 # may last longer, switch back, and have consumers that start again with their master.
 WIDE_FROM = 200
+# These seeds, and some from CORNERS_FROM on, have one of the corners on purpose, and little else.
+CORNER_SEEDS = range(400, 500)
+CORNERS_FROM = 2_100_000
+CORNERS = {
+    "classic": ("kill_in_record", "retention_killed"),
+    "twin": ("lose_twice", "retention_killed"),
+    "mixed": ("kill_in_record", "retention_killed"),
+}
 # From here on some worlds begin apart: slaves never heard of the topic when their master is lost.
 APART_FROM = 2000
 
@@ -131,7 +139,28 @@ def draw_world(seed: int, dialect: str, without: tuple[str, ...] = ()) -> World:
             _widen(world, random.Random(f"wide {dialect} {seed}"), without)
     if seed >= APART_FROM and dialect != "mixed" and "apart" not in without:
         world.begins_apart = random.Random(f"apart {dialect} {seed}").random() < 0.25
+    if seed in CORNER_SEEDS or seed >= CORNERS_FROM:
+        rng = random.Random(f"corner {dialect} {seed}")
+        if seed in CORNER_SEEDS or rng.random() < 0.2:
+            _turn_into_corner(world, rng, without)
     return world
+
+
+def _turn_into_corner(world: World, rng: random.Random, without: tuple[str, ...]) -> None:
+    corner = rng.choice(CORNERS[world.dialect])
+    if corner in without:
+        return
+    world.operations = (corner,)
+    world.faults = rng.choice(((), (), world.faults))
+    world.begins_apart = False
+    world.duration_s = 12.0
+    world.put_pause_s = 0.1
+    if corner == "lose_twice":
+        world.flush = FlushDiskType.ASYNC_FLUSH
+    elif corner == "retention_killed":
+        world.segment_size, world.body_size_max = rng.choice((4096, 8192)), 600
+    else:
+        world.batch_size, world.delay_s, world.tiny_pieces = 64, (0.001, 0.004), 0.5
 
 
 def _widen(world: World, rng: random.Random, without: tuple[str, ...]) -> None:
