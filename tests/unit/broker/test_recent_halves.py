@@ -13,14 +13,16 @@ from twinlog.broker.server import Broker
 from twinlog.broker.stats.store_view import placed_end
 from twinlog.broker.transaction.recent import RecentHalf, RecentHalves
 from twinlog.message import sysflag
+from twinlog.message.layout import HEAD_SIZE
 from twinlog.message.model import PutMessage, Record
-from twinlog.message.names import HALF_TOPIC, TRANSACTION_GROUP
+from twinlog.message.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
 from twinlog.message.record import decode_record
 from twinlog.remoting.codec import encode_command
 from twinlog.remoting.codes import RequestCode, ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.runtime import loop_share
 from twinlog.runtime.watermark import Watermark
+from twinlog.store.log.commit_log import CommitLog
 
 FOREVER = {"file_reserved_time": 1_000_000}  # A half message of 2023 is not too old.
 PROPERTIES = {
@@ -342,3 +344,61 @@ async def test_progress_behind_the_end_of_the_queue_hides_no_later_transaction()
         half = await send(peer, 2, PROPERTIES["java"])
         forget(broker)
         assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
+
+
+async def test_a_search_that_waits_for_a_replica_is_not_made_again_for_each_look() -> None:
+    """There may be a million transactions: all of them were read five times a second, and once
+    more for each damaged record."""
+    async with world(end=0, tables=False, **FOREVER) as broker:
+        peer, log = Peer(broker.server), broker.store.commit_log
+        sent = [await send(peer, number, PROPERTIES["java"]) for number in range(60)]
+        for half in sent[1:41]:  # The first stays undecided, so that all is read again.
+            assert (await peer.ask(end(half))).code == ResponseCode.SUCCESS
+        broker.transactions.stop()
+        broker.store.write_pending()
+        broker.store.damage.may_heal = lambda: True
+        reader, reads = broker.store.reader, 0
+        record_of = reader.record_of
+
+        def counted(*arguments: object) -> bytes | None:
+            nonlocal reads
+            reads += 1
+            return record_of(*arguments)  # type: ignore[arg-type]
+
+        reader.record_of = counted  # type: ignore[method-assign]
+        saved = [flipped(log, *entry_of(broker, *which)) for which in (
+            (OP_HALF_TOPIC, 7), (OP_HALF_TOPIC, 20), (OP_HALF_TOPIC, 39), (HALF_TOPIC, 11),
+            (HALF_TOPIC, 59),
+        )]  # fmt: skip
+        broker.transactions.start(after_crash=True)
+        assert reads == 40
+        for healed, wanted in ((0, 1), (2, 1), (3, 3 + 40 + 60), (4, 1), (5, 2 + 40 + 60)):
+            for at, data in saved[:healed]:
+                segment = log.segments.find(at)
+                assert segment is not None
+                segment.file.pwritev((data,), at - segment.start)
+            timer = broker.transactions._waiting
+            assert timer is not None
+            timer.cancel()
+            reads = 0
+            broker.transactions._begin(after_crash=True)
+            assert reads <= wanted, healed
+        assert broker.transactions._waiting is None
+        assert broker.transactions.pending.snapshot() == [0, *range(41, 60)]
+
+
+def entry_of(broker: Broker, topic: str, number: int) -> tuple[int, int]:
+    queue = broker.store.queue_table.get(topic, 0)
+    assert queue is not None
+    entry = queue.entry(broker.store.queue_table.pool, number)
+    assert entry is not None
+    return entry[:2]
+
+
+def flipped(log: CommitLog, at: int, size: int) -> tuple[int, bytes]:
+    """Where the first byte of a body was, and what it was."""
+    at += HEAD_SIZE
+    segment, right = log.segments.find(at), log.read(at, 1)
+    assert segment is not None
+    segment.file.pwritev((bytes([right[0] ^ 1]),), at - segment.start)
+    return at, right

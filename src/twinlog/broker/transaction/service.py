@@ -55,6 +55,7 @@ _LOG = logging.getLogger("twinlog.broker")
 
 _HEAL_MS = 200
 _READ = 512  # Entries of a queue in one step.
+_MISSED_MAX = 1_000  # Damaged records that one search notes; the next one goes on from there.
 _COPIES_MAX = 64
 _HOUR_MS = 3_600_000
 _GROUPS_SAID = 16  # In one check; what is behind them is one line.
@@ -86,6 +87,8 @@ class TransactionalMessageService:
         self._is_running = False
         self._waiting: TimerHandle | None = None  # For a damaged record, at a start.
         self._is_wait_said = False
+        self._missed: list[tuple[str, int]] = []  # Topic and number of such records.
+        self._missed_text = ""
         self._given_up = (0, "")  # In the present check: how many, and the last.
         self._unasked: dict[str, tuple[int, str]] = {}  # By group: how many, and one of them.
         self._counts_unasked_from_ms = 0  # Monotonic.
@@ -113,11 +116,15 @@ class TransactionalMessageService:
         wait_ms = _PRODUCERS_COME_MS if after_switch else 0
         self._counts_unasked_from_ms = self._clock.monotonic_ms() + wait_ms
         self._awaited.clear()
+        self._missed.clear()
         self._begin(after_crash=after_crash)
 
     def _begin(self, *, after_crash: bool) -> None:
         self._waiting = None
         try:
+            while self._missed:
+                self._read_again(*self._missed[-1])
+                self._missed.pop()
             self._find_undecided(after_crash=after_crash)
         except RecordDamagedError as error:
             # Without one of these records an end counts as none, or a half message as ended. A
@@ -140,6 +147,7 @@ class TransactionalMessageService:
         # Where a record was that a switch has cut, another one may be now.
         self.recent = RecentHalves()
         done = self._read_ops(op_progress)
+        self._need_none_missed()
         self._is_running = True
         self._read_halves(is_start=True)
         if self._store.max_offset_in_queue(HALF_TOPIC, 0):
@@ -194,7 +202,7 @@ class TransactionalMessageService:
             if not entries:
                 return done
             for index, (physical_offset, size, _) in enumerate(entries):
-                record = self._read(OP_HALF_TOPIC, start + index, (physical_offset, size))
+                record = self._read_or_note(OP_HALF_TOPIC, start + index, (physical_offset, size))
                 half_offset = None if record is None else number_or_none(record.body)
                 if half_offset is not None:
                     done.append(half_offset)
@@ -210,7 +218,9 @@ class TransactionalMessageService:
         last: dict[str, int] = {}
         while entries := placed_entries(self._store, HALF_TOPIC, 0, start, _READ):
             for offset, (physical_offset, size, _) in enumerate(entries, start):
-                record = self._read(HALF_TOPIC, offset, (physical_offset, size))
+                record = self._read_or_note(HALF_TOPIC, offset, (physical_offset, size))
+                if self._missed:
+                    continue  # What this search finds does not count.
                 if record is None:
                     self.pending.done(offset)
                     continue
@@ -226,6 +236,7 @@ class TransactionalMessageService:
                     # Not known to be committed: it is checked, and decided once more.
                     self._failures.note("transaction settling", error, f"half message {offset}")
             start += len(entries)
+        self._need_none_missed()
 
     def _was_committed(self, half: Record) -> bool:
         target = halves.real_queue(half)
@@ -252,12 +263,29 @@ class TransactionalMessageService:
             _LOG.error("half record unreadable at=%d error=%s", entry[0], error)
             return None
 
-    def _read_pending(self, offset: int) -> Record | None:
-        """By the entry as it is now, which may have been mended since it was read."""
-        if self.pending.place(offset) is None:
+    def _read_or_note(self, topic: str, number: int, entry: tuple[int, int]) -> Record | None:
+        """For the search: all records that wait for a replica are noted in one go. It may be long,
+        and is made again once they are healed, not for each of them."""
+        try:
+            return self._read(topic, number, entry)
+        except RecordDamagedError as error:
+            if len(self._missed) >= _MISSED_MAX:
+                raise
+            self._missed.append((topic, number))
+            self._missed_text = str(error)
             return None
-        entries = placed_entries(self._store, HALF_TOPIC, 0, offset, 1)
-        return self._read(HALF_TOPIC, offset, entries[0][:2]) if entries else None
+
+    def _need_none_missed(self) -> None:
+        if self._missed:
+            raise RecordDamagedError(self._missed_text, is_retried=True)
+
+    def _read_again(self, topic: str, number: int) -> Record | None:
+        """By the entry as it is now, which may have been mended."""
+        entries = placed_entries(self._store, topic, 0, number, 1)
+        return self._read(topic, number, entries[0][:2]) if entries else None
+
+    def _read_pending(self, offset: int) -> Record | None:
+        return None if self.pending.place(offset) is None else self._read_again(HALF_TOPIC, offset)
 
     # The end of a transaction
 
