@@ -347,7 +347,7 @@ async def test_progress_behind_the_end_of_the_queue_hides_no_later_transaction()
 
 
 async def test_a_search_that_waits_for_a_replica_is_not_made_again_for_each_look() -> None:
-    """There may be a million transactions: all of them were read five times a second, and once
+    """There may be a million transactions: all of them were read every 200 ms, and once
     more for each damaged record."""
     async with world(end=0, tables=False, **FOREVER) as broker:
         peer, log = Peer(broker.server), broker.store.commit_log
