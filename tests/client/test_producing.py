@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from support.client_support import read_all
+from support.processes import free_port
 from twinlog.admin import Admin, topics
 from twinlog.client import (
     ClientHooks,
     Message,
     MessageQueue,
     Producer,
+    SendOutcome,
     SendReceipt,
     SendStatus,
 )
@@ -235,6 +239,23 @@ async def test_a_full_buffer_makes_send_wait_and_send_nowait_raise(
             producer.send_nowait(Message(topic, b"x"))
         receipts = await asyncio.gather(*(producer.send(Message(topic, b"x")) for _ in range(200)))
     assert len(receipts) == 200
+
+
+async def test_a_send_waits_for_room_no_longer_than_its_time() -> None:
+    """A group that was away for long would otherwise take all that waits before new ones."""
+    async with Producer("pg", name_server=f"127.0.0.1:{free_port()}", in_flight_max=1) as producer:
+        first = asyncio.create_task(producer.send(Message("T", b"1"), timeout_ms=20_000))
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        with pytest.raises(BufferFullError, match=r"no room within 300 ms.* 1 requests") as raised:
+            await producer.send(Message("T", b"2"), timeout_ms=300)
+        assert raised.value.outcome is SendOutcome.NOT_STORED
+        with pytest.raises(BufferFullError):
+            await producer.send_batch([Message("T", b"3")])
+        assert time.monotonic() - started < 15
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
 
 
 async def test_what_a_batch_cannot_hold_is_refused(cluster: Any) -> None:

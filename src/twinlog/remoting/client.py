@@ -10,14 +10,22 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from twinlog.remoting.addresses import split_address
 from twinlog.remoting.codes import ResponseCode
 from twinlog.remoting.command import RemotingCommand, Request
 from twinlog.remoting.connection import Connection
-from twinlog.remoting.errors import ConnectError, RemotingError, TooManyRequestsError
+from twinlog.remoting.errors import (
+    ConnectError,
+    ConnectionClosedError,
+    RemotingError,
+    RequestTimeoutError,
+    TooManyRequestsError,
+)
 from twinlog.remoting.limits import CLIENT_LIMITS, RemotingLimits
 from twinlog.remoting.session import AnswerCallback, OpaqueCounter
+from twinlog.remoting.unsent import UnsentRequests
 from twinlog.runtime.clock import Clock, TimerHandle
 from twinlog.runtime.failures import Failures
 from twinlog.runtime.tasks import TaskOwner
@@ -26,6 +34,7 @@ from twinlog.runtime.turn import Turn
 _SWEEP_MS = 5_000
 _CLOSE_MS_MAX = 1_000  # So long closing waits for a peer to read the last words and to close too.
 _WAITING_FOR_CONNECT_MAX = 10_000
+_QUEUE_CHECK_MS = 100  # So often we look for requests that have waited too long to be sent.
 
 # Called with the address before a request is encoded; may add ext fields (ACL signing does).
 RequestHook = Callable[[str, RemotingCommand], None]
@@ -37,6 +46,65 @@ class ClientConnection(Connection):
     address: str = ""
 
     _lost: asyncio.Future[None] | None = None
+    _reads_congested = True
+
+    def __init__(
+        self, handler: Callable[[Any, Request], None], *, clock: Clock, **parts: Any
+    ) -> None:
+        super().__init__(handler, clock=clock, **parts)
+        self._queued = UnsentRequests()
+        self._queue_check: TimerHandle | None = None
+
+    def submit_in_turn(
+        self, command: RemotingCommand, timeout_ms: float, callback: AnswerCallback
+    ) -> None:
+        """Like `submit`, but while the peer does not read the request waits on our side, and is
+        dropped there when half of its time is over."""
+        if self.is_closed or not (self.is_congested or self._queued):
+            self.submit(command, timeout_ms, callback)
+            return
+        if len(self._queued) >= self._limits.pending_requests_max:
+            raise TooManyRequestsError(self.remote_text, self._limits.pending_requests_max)
+        self._queued.add(command, callback, timeout_ms, self._clock.monotonic_ms())
+        if self._queue_check is None:
+            self._queue_check = self._clock.call_later_ms(_QUEUE_CHECK_MS, self._drop_late)
+
+    def _drop_late(self) -> None:
+        self._queue_check = None
+        for unsent in self._queued.expire(self._clock.monotonic_ms()):
+            error = RequestTimeoutError(self.remote_text, unsent.command.code, was_sent=False)
+            self._failures.contain("answer callback", unsent.callback, None, error)
+        if self._queued and not self.is_closed:
+            self._queue_check = self._clock.call_later_ms(_QUEUE_CHECK_MS, self._drop_late)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._drop_late_now()
+        while self._queued and not (self.is_congested or self.is_closed):
+            unsent = self._queued.take()
+            rest_ms = unsent.deadline_ms - self._clock.monotonic_ms()
+            try:
+                self.submit(unsent.command, max(1.0, rest_ms), unsent.callback)
+            except RemotingError as error:
+                self._failures.contain("answer callback", unsent.callback, None, error)
+        self.flush()
+
+    def _drop_late_now(self) -> None:
+        if self._queue_check is not None:
+            self._queue_check.cancel()
+            self._drop_late()
+
+    def _mark_closed(self, reason: str) -> None:
+        was_closed = self.is_closed
+        super()._mark_closed(reason)
+        if was_closed:
+            return
+        if self._queue_check is not None:
+            self._queue_check.cancel()
+            self._queue_check = None
+        for unsent in self._queued.drain():
+            closed = ConnectionClosedError(self.remote_text, reason, was_sent=False)
+            self._failures.contain("answer callback", unsent.callback, None, closed)
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
@@ -237,7 +305,7 @@ class RemotingClient:
         connection = self.connection(address)
         if connection is not None:
             self.prepare(address, command)
-            connection.submit(command, timeout_ms, callback)
+            connection.submit_in_turn(command, timeout_ms, callback)
             return
         if self._waiting >= _WAITING_FOR_CONNECT_MAX:
             raise TooManyRequestsError(address, _WAITING_FOR_CONNECT_MAX)
@@ -263,7 +331,7 @@ class RemotingClient:
             if rest_ms <= 0:
                 raise ConnectError(address, f"not connected within {timeout_ms:.0f} ms")
             self.prepare(address, command)
-            connection.submit(command, rest_ms, callback)
+            connection.submit_in_turn(command, rest_ms, callback)
         except RemotingError as error:
             callback(None, error)
         except Exception as error:

@@ -8,7 +8,8 @@ One peer has its share of a turn (`runtime/loop_share.py`): what it sent beyond 
 next, behind the others. Back-pressure: while the peer does not read (`is_congested`), or has too
 much unanswered, nothing is read from it; frames that came in the same read wait. Whoever answers
 out of turn with large bodies asks `is_congested` first and uses `when_writable`: above
-`write_buffer_max` the peer is cut off.
+`write_buffer_max` the peer is cut off. Answers of a congested peer are read nevertheless if we
+dialled it: whoever sends to it under a steady load would never see them.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ _EXPIRE_MS_MIN = 20  # Time-outs are looked at no more often than this.
 
 class Connection(Traffic, asyncio.Protocol):
     """Protocol of one connection. Subclasses say where it came from and what its end means."""
+
+    _reads_congested = False
 
     def __init__(
         self,
@@ -321,7 +324,11 @@ class Connection(Traffic, asyncio.Protocol):
         end_ms = self._clock.monotonic_ms() + SHARE_MS
         is_dear = False
         for index, (kind, header, body) in enumerate(frames):
-            if self.is_congested or self.is_closed or self._is_elsewhere:
+            if (
+                (self.is_congested and not self._reads_congested)
+                or self.is_closed
+                or self._is_elsewhere
+            ):
                 self._backlog.extend(frames[index:])
                 return
             is_looked = is_dear or index & _LOOK_MASK == _LOOK_MASK
@@ -386,7 +393,7 @@ class Connection(Traffic, asyncio.Protocol):
 
     def _continue_backlog(self) -> None:
         """Handle what waited; what does not fit into its share of this turn goes on waiting."""
-        if self._backlog and not (self.is_congested or self.is_closed or self._is_elsewhere):
+        if self._backlog and not (self._is_held_up() or self.is_closed or self._is_elsewhere):
             frames = list(self._backlog)
             self._backlog.clear()
             self._is_in_turn = True
@@ -477,18 +484,21 @@ class Connection(Traffic, asyncio.Protocol):
 
     # Reading stops and goes on
 
+    def _is_held_up(self) -> bool:
+        return self.is_congested and not self._reads_congested
+
     def _must_pause(self) -> bool:
         limits = self._limits
         if self._is_reading_paused:  # Go on at half the limit, not at one below it.
             return (
-                self.is_congested
+                self._is_held_up()
                 or self._is_elsewhere
                 or bool(self._backlog)
                 or self._requests_in_flight > limits.requests_in_flight_max // 2
                 or self._bytes_in_flight > limits.bytes_in_flight_max // 2
             )
         return (
-            self.is_congested
+            self._is_held_up()
             or self._is_elsewhere
             or bool(self._backlog)
             or self._requests_in_flight >= limits.requests_in_flight_max

@@ -3,7 +3,7 @@
 RemotingError
   ConnectError               no connection: refused, unreachable, name unknown, TLS failed
   ConnectionClosedError      the connection ended before the answer came: outcome unknown
-  RequestTimeoutError        no answer in time: outcome unknown
+  RequestTimeoutError        no answer in time: outcome unknown, unless it was not sent at all
   TooManyRequestsError       the peer takes no more for now; nothing was sent
   RemoteProtocolError        the peer broke the protocol; its connection is closed
     FrameError                 lengths or type byte that cannot be
@@ -49,12 +49,20 @@ class ConnectionClosedError(RemotingError):
 
 
 class RequestTimeoutError(RemotingError):
-    """No answer in time; whether the request was carried out is unknown."""
+    """No answer in time; whether the request was carried out is unknown, unless it waited on our
+    side for the peer to read what came before."""
 
-    def __init__(self, address: str, code: int) -> None:
-        super().__init__(f"no answer from {address} to request {code} in time")
+    def __init__(self, address: str, code: int, *, was_sent: bool = True) -> None:
+        if was_sent:
+            text = f"no answer from {address} to request {code} in time"
+        else:
+            text = (
+                f"{address} did not read in time what came before request {code}: it was not sent"
+            )
+        super().__init__(text)
         self.address = address
         self.code = code
+        self.was_sent = was_sent
 
 
 class TooManyRequestsError(RemotingError):

@@ -32,7 +32,8 @@ def translate(error: BaseException, address: str) -> TransportError:
     if isinstance(error, remoting_errors.TooManyRequestsError):
         return BrokerUnreachableError(text)
     if isinstance(error, remoting_errors.RequestTimeoutError):
-        return RequestTimeoutError(text)
+        late = RequestTimeoutError(text)
+        return late if error.was_sent else with_outcome(late, SendOutcome.NOT_STORED)
     if _HTTP in text:
         return ConnectionLostError(
             f"{address} answers in HTTP, so it is not a port of RocketMQ: check the address"

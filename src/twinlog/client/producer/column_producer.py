@@ -37,7 +37,7 @@ class ColumnProducer(Producer):
                 "allowed: split it"
             )
         if self._is_over_limit():
-            await self._wait_for_room()
+            await self._wait_for_room(None)
         future: asyncio.Future[SendReceipt] = asyncio.get_running_loop().create_future()
         if self._once is not None:
             assert queue is not None

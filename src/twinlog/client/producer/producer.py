@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Self, Unpack
@@ -52,6 +51,7 @@ from twinlog.client.producer.outgoing import (
     set_error,
 )
 from twinlog.client.producer.request_reply import RequestReply
+from twinlog.client.producer.room import Room
 from twinlog.client.producer.runs import pack_run
 from twinlog.client.producer.selector import choose_by_key
 from twinlog.client.producer.sender import Sender
@@ -75,7 +75,7 @@ class Producer(Lifetime):
     Args:
         group: Name of the producer group.
         name_server: `host:port`, several separated by `;`, or an http address that lists them.
-        send_timeout_ms: Limit for a send with all its retries.
+        send_timeout_ms: Limit for a send with all its retries, and before it for the wait for room.
         retry_count: How often a send is made again after a failure of unknown outcome, on another
             broker if there is one. What certainly was not stored is tried until the time is up.
         retry_when_not_ok: Send again also when the status is not SEND_OK. Makes copies.
@@ -83,7 +83,8 @@ class Producer(Lifetime):
             for others of their topic and leave as one batch; 0 gathers what is sent in one turn
             of the event loop.
         batch_size_max, batch_count_max: A batch leaves at once when it has reached one of them.
-        buffer_size_max, in_flight_max: `send` waits, `send_nowait` raises, above these.
+        buffer_size_max, in_flight_max: Above these `send_nowait` raises BufferFullError, and `send`
+            waits for room; it raises that error when there is none within its time-out.
         compress_over: Bodies of at least this size are compressed; None: never.
         compression: zlib (every consumer reads it), lz4 or zstd (consumers from 4.9.4 on).
         message_size_max: The broker's `maxMessageSize`.
@@ -137,8 +138,7 @@ class Producer(Lifetime):
         )  # fmt: skip
         self._hooks = self._instance.settings.hooks
         self._has_linger = linger_ms is not None
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
-        self._taken = 0  # Messages that were taken and wait for room in the buffer.
+        self._room = Room(is_full=self._is_over_limit, usage=self._usage)
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._closing = False
         self._instance.add_member(self)
@@ -211,10 +211,7 @@ class Producer(Lifetime):
         self._request_reply.fail_all()
         if self._once is not None:
             self._once.fail_all()
-        for waiter in self._room_waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-        self._room_waiters.clear()
+        self._room.fail_all(error)
 
     @property
     def client_id(self) -> str:
@@ -243,7 +240,7 @@ class Producer(Lifetime):
         """
         self._check_open()
         if self._is_over_limit():
-            await self._wait_for_room()
+            await self._wait_for_room(timeout_ms or self._send_timeout_ms)
         return await self._enqueue(message, queue, timeout_ms)
 
     async def send_value(
@@ -279,10 +276,7 @@ class Producer(Lifetime):
         """
         self._check_open()
         if self._is_over_limit():
-            raise BufferFullError(
-                f"{self._sender.outstanding} requests and {self._buffered()} bytes are on their "
-                f"way: await some of the futures, or use send()"
-            )
+            raise BufferFullError(f"{self._usage()}: await some of the futures, or use send()")
         return self._enqueue(message, queue, None)
 
     async def send_batch(
@@ -298,7 +292,7 @@ class Producer(Lifetime):
         if queue is not None:
             check_queue(queue, batch[0].topic)
         if self._is_over_limit():
-            await self._wait_for_room()
+            await self._wait_for_room(self._send_timeout_ms)
         tickets: list[Ticket] = []
         elements = []
         for message in batch:
@@ -336,7 +330,7 @@ class Producer(Lifetime):
                 self._check_open()
                 if self._is_over_limit() or self._batching.is_backed_up:
                     # More would only wait here, and other senders would wait behind it.
-                    await self._wait_for_room(is_bulk=True)
+                    await self._wait_for_room(None, is_bulk=True)
                 start = self._enqueue_some(chunk, start, outcomes)
             if failure is not None:
                 raise failure
@@ -639,7 +633,10 @@ class Producer(Lifetime):
     def _is_busy(self) -> bool:
         """Whether anything that was taken has no outcome yet."""
         return bool(
-            self._sender.outstanding or self._waiting_room.count or self._taken or self._buffered()
+            self._sender.outstanding
+            or self._waiting_room.count
+            or self._room.count
+            or self._buffered()
         )
 
     def _is_over_limit(self) -> bool:
@@ -650,27 +647,22 @@ class Producer(Lifetime):
             or (self._once is not None and self._buffered() >= self._buffer_size_max)
         )
 
-    async def _wait_for_room(self, *, is_bulk: bool = False) -> None:
+    def _usage(self) -> str:
+        count, size = self._sender.outstanding, self._buffered()
+        return f"{count} requests and {size} bytes are on their way"
+
+    async def _wait_for_room(self, timeout_ms: int | None, *, is_bulk: bool = False) -> None:
         self._instance.check_usable()
-        loop = self._instance.own_loop()
-        self._taken += 1
-        try:
-            while self._is_over_limit() or (is_bulk and self._batching.is_backed_up):
-                waiter: asyncio.Future[None] = loop.create_future()
-                self._room_waiters.append(waiter)
-                await waiter
-        finally:
-            self._taken -= 1
-            # Room may be left, and whoever had it may not have used it: the next one looks.
-            loop.call_soon(self._wake_waiters)
+        self._instance.own_loop()
+
+        def is_full() -> bool:
+            return self._is_over_limit() or (is_bulk and self._batching.is_backed_up)
+
+        await self._room.wait(timeout_ms, self._wake_waiters, is_full)
 
     def _wake_waiters(self) -> None:
-        while self._room_waiters and not self._is_over_limit():
-            waiter = self._room_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                break
-        if self._idle_waiters and not self._sender.outstanding and not self._taken:
+        self._room.wake()
+        if self._idle_waiters and not self._sender.outstanding and not self._room.count:
             waiters, self._idle_waiters = self._idle_waiters, []
             for waiter in waiters:
                 if not waiter.done():
