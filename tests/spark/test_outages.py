@@ -54,9 +54,11 @@ class World:
 
     def planner(self, **more: str) -> StreamPlanner:
         given = {
-            "nameServer": self.namesrv.address, "subscribePattern": "[oe].*",
-            "startingOffsets": "earliest", "pollTimeoutMs": "1000", "fetchRetries": "0", **more,
+            "nameServer": self.namesrv.address, "startingOffsets": "earliest",
+            "pollTimeoutMs": "1000", "fetchRetries": "0", "subscribePattern": "[oe].*", **more,
         }  # fmt: skip
+        if "subscribe" in more:
+            del given["subscribePattern"]
         options = SourceOptions.parse(given)
         planner = StreamPlanner(options, open_stream(options))
         self.opened.append(planner)
@@ -423,3 +425,54 @@ def test_a_topic_that_is_made_again_as_it_was_is_noticed_while_another_one_grows
     assert {skip.topic for skip in planner.policy.skipped} == {"orders"}
     last = read_all(planner, again, 15)
     assert rows_between(planner, again, last) + rows_between(planner, middle, again) == 10
+
+
+def window_of_both(world: World, **more: str) -> tuple[StreamPlanner, list[Any]]:
+    """Plan a batch with all rows of two topics."""
+    world.send()
+    planner = world.planner(**more)
+    start = planner.latest(planner.initial(), limited=True)
+    end = read_all(planner, start, 2 * COUNT)
+    first = planner.latest(planner.initial(), limited=True)
+    zero = {b: dict.fromkeys(queues, 0) for b, queues in first["offsets"]["events"].items()}
+    begin = {**first, "offsets": dict.fromkeys(first["offsets"], zero)}
+    return planner, planner.partitions(begin, end)
+
+
+@pytest.mark.parametrize("is_strict", [True, False])
+@pytest.mark.parametrize("is_under_way", [True, False])
+def test_a_task_ends_when_its_topic_is_deleted(
+    world: World, is_under_way: bool, is_strict: bool
+) -> None:
+    """It does not wait for a topic that is gone as for a broker that is away (ten minutes)."""
+    more = {"batchRows": "16", "failOnDataLoss": str(is_strict).lower()}
+    planner, windows = window_of_both(world, **more)
+    skipped: list[Any] = []
+    tasks = [
+        read_window(planner.options, window, ("topic",), skipped, patience_ms=60_000)
+        for window in windows
+    ]
+    found = [next(task)["topic"].to_pylist() for task in tasks] if is_under_way else []
+    world.delete("events")
+    if is_strict:
+        with pytest.raises(DataLossError, match=r"QUEUE_VANISHED. events"):
+            [batch for task in tasks for batch in task]
+        return
+    found += [batch["topic"].to_pylist() for task in tasks for batch in task]
+    rows = [topic for part in found for topic in part]
+    assert rows.count("orders") == COUNT
+    assert {skip.topic for skip in skipped} == {"events"}
+    lost = sum(skip.high - skip.low for skip in skipped)
+    assert rows.count("events") == COUNT - lost
+
+
+def test_the_only_topic_is_deleted_while_no_query_runs(world: World) -> None:
+    """No route names its brokers any more; the name server's list of brokers does."""
+    world.send(topics=("events",))
+    planner = world.planner(subscribe="events")
+    end = read_all(planner, planner.latest(planner.initial(), limited=True), COUNT)
+    world.delete("events")
+    with pytest.raises(DataLossError, match=r"QUEUE_VANISHED. events"):
+        world.planner(subscribe="events", outageTimeout="5s").latest(end, limited=True)
+    lenient = world.planner(subscribe="events", outageTimeout="5s", failOnDataLoss="false")
+    assert not lenient.latest(end, limited=True)["offsets"]

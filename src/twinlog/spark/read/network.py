@@ -29,7 +29,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from twinlog.client.errors import BrokerError, ClientError, RouteError, TransportError
+from twinlog.client.errors import (
+    BrokerError,
+    ClientError,
+    RouteError,
+    TopicNotFoundError,
+    TransportError,
+)
 from twinlog.client.net import calls
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.net.routes import ReadAddress
@@ -58,9 +64,25 @@ from twinlog.spark.plan.windows import Range, by_queue, split_rows
 from twinlog.spark.read.access import as_pipeline_errors, settings_of
 from twinlog.spark.read.bulk import BulkConnection, BulkReader
 from twinlog.spark.read.choice import Choice
+from twinlog.spark.read.pulled import (
+    PULL_CODES,
+    chosen_below,
+    examined,
+    is_damaged,
+    readable_part,
+    refuses_filter,
+)
 from twinlog.spark.read.store_view import HEADER_BYTES
 from twinlog.spark.read.survey import Survey
-from twinlog.spark.read.transport import ADVICE, Heads, LossPolicy, Skip, Window, queue_tasks
+from twinlog.spark.read.transport import (
+    ADVICE,
+    VANISHED,
+    Heads,
+    LossPolicy,
+    Skip,
+    Window,
+    queue_tasks,
+)
 
 log = logging.getLogger("twinlog.spark")
 # Queue offsets asked for by one worker at a time: first few, then by the size that they turn out
@@ -76,6 +98,10 @@ Piece = tuple[int, int, list[bytes]]  # offsets [low, high) and the bytes of the
 # Offsets [low, high), high None where the broker chose among them; the bytes, where records begin.
 Part = tuple[int, int | None, LogSlice, I64]
 Fetch = Callable[[Range, int, int], Coroutine[Any, Any, list[Piece]]]
+
+
+class QueueGoneError(UnreachableError):
+    """A queue cannot be read, and its master says why: it is gone. Who plans looks again."""
 
 
 class BrokerTransport:
@@ -304,12 +330,36 @@ class BrokerTransport:
     def read(self, window: Window, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of a window, each queue in its order."""
         wanted = self.choice.needed(columns)
-        self._run(self._know({r.topic for r in window}))
         for r in window:
             decoder = Decoder(wanted, r.broker, self.options.decompress)
-            for low, high, data, starts in self._parts(r):
+            for low, high, data, starts in self._present_parts(r):
                 if len(layout := self._rows(r, low, high, data, starts)):
                     yield self.choice.chosen(decoder.batch(layout), columns)
+
+    def _present_parts(self, r: Range) -> Iterator[Part]:
+        """Yield the records of stretches; of a queue that is gone meanwhile the rest is lost."""
+        at = r.low
+        try:
+            self._run(self._through_outage(functools.partial(self._find, r)))
+            for part in self._parts(r):
+                yield part
+                numbers = part[2].ints(">i8", part[3][-1:] + QUEUE_OFFSET_AT)
+                at = max([at, *(numbers + 1).tolist()])
+        except QueueGoneError:
+            self.policy.lost(Skip(r.topic, r.broker, r.queue_id, at, r.high, VANISHED), ADVICE)
+
+    async def _find(self, r: Range) -> None:
+        """Learn where a topic is.
+
+        Raises:
+            QueueGoneError: nowhere.
+        """
+        try:
+            await self.client.route(r.topic)
+        except TopicNotFoundError as error:
+            if await self.survey.is_gone((r.topic, r.broker, r.queue_id)):
+                raise QueueGoneError("BROKER_UNREACHABLE", str(error)) from error
+            raise
 
     def _parts(self, r: Range) -> Iterator[Part]:
         """Yield the records of stretches in order: the quick way while it lasts, then the other."""
@@ -416,8 +466,8 @@ class BrokerTransport:
         if r.broker not in self.filters_rows:
             queue = MessageQueue(r.topic, r.broker, r.queue_id)
             answer = await self._pull(queue, r.low, 1, wanted)
-            self.filters_rows[r.broker] = not _refuses_filter(answer)
-            if _refuses_filter(answer):
+            self.filters_rows[r.broker] = not refuses_filter(answer)
+            if refuses_filter(answer):
                 log.warning(
                     "%s; the source reads all messages and filters them itself", answer.remark
                 )
@@ -465,7 +515,7 @@ class BrokerTransport:
         first, at, bodies = low, low, []
         while at < high:
             answer = await self._pull(queue, at, high - at)
-            count, size = _readable(answer.body) if answer.body else (0, 0)
+            count, size = readable_part(answer.body) if answer.body else (0, 0)
             if count:
                 bodies.append(bytes(answer.body[:size]))
                 at += count
@@ -484,12 +534,12 @@ class BrokerTransport:
         at = low
         while at < high:
             answer = await self._pull(queue, at, high - at, wanted)
-            end = _examined(answer, at)
+            end = examined(answer, at)
             if end is None:
                 at = self._gap(r, at, high, answer)
                 continue
             stop = min(end, high)
-            body = _chosen_below(stop, at, answer.body)
+            body = chosen_below(stop, at, answer.body)
             if body is None:  # a damaged record is named by reading one after the other
                 pieces += await self._chunk(r, at, stop)
             else:
@@ -533,6 +583,7 @@ class BrokerTransport:
         last: Exception | None = None
         short: Any = None
         deadline = self.loop.time() + self.patience_ms / 1000
+        key = (queue.topic, queue.broker_name, queue.queue_id)
         for attempt in itertools.count():
             request = calls.pull_command(
                 queue, offset, group=TOOLS_GROUP, count_max=count, suspend_ms=0,
@@ -557,11 +608,13 @@ class BrokerTransport:
                     raise OptionError(
                         "BAD_OPTION", f"option sql: {target.address}: {answer.remark}"
                     )
-                if _refuses_filter(answer):
+                if refuses_filter(answer):
                     return answer
                 last = ClientError(
                     f"{target.address}: code {answer.code} {answer.remark or 'it is behind'}"
                 )
+                if not ext and attempt >= self.retries and await self.survey.is_gone(key):
+                    raise QueueGoneError("BROKER_UNREACHABLE", f"{key[0]} is gone: {last}")
             if attempt >= self.retries:
                 if self.loop.time() >= deadline:
                     break
@@ -577,61 +630,6 @@ class BrokerTransport:
         )
 
 
-NO_MATCH = "NO_MATCHED_MESSAGE"  # the status, which brokers give as the remark
-PULL_CODES = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
-
-
-def is_damaged(answer: Any) -> bool:
-    """Say whether a broker of ours refuses the first message because its record is damaged.
-
-    The code says what it expects: SYSTEM_ERROR that a replica heals it, the other one does not.
-    """
-    refusals = (ResponseCode.SYSTEM_ERROR, ResponseCode.PULL_RETRY_IMMEDIATELY)
-    return answer.code in refusals and "is damaged" in (answer.remark or "")
-
-
-def _refuses_filter(answer: Any) -> bool:
-    """Say whether a broker does not filter by properties (`enablePropertyFilter=false`)."""
-    is_error = answer.code == ResponseCode.SYSTEM_ERROR
-    return is_error and "does not support consumer to filter" in (answer.remark or "")
-
-
-def _examined(answer: Any, at: int) -> int | None:
-    """Return how far a broker has looked for matches from `at`; None when it has not."""
-    ext = answer.ext()
-    if is_damaged(answer) or answer.code not in PULL_CODES or int(ext.get("minOffset", 0)) > at:
-        return None
-    end = int(ext.get("nextBeginOffset", at))
-    is_nothing = answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
-    if is_nothing and answer.remark == NO_MATCH:
-        return end if end > at else None
-    return end if answer.code == ResponseCode.SUCCESS and end > at else None
-
-
-def _chosen_below(high: int, low: int, body: Any) -> bytes | None:
-    """Return the records of an answer below `high`: a broker looks as far as it likes.
-
-    None where they are not one record after the other from `low` on.
-    """
-    if not body:
-        return b""
-    count, size = _readable(body)
-    if size != len(body):
-        return None
-    data = LogSlice.over(body, 0)
-    starts = chain(data)
-    numbers = data.ints(">i8", starts + QUEUE_OFFSET_AT)
-    if numbers[0] < low or (np.diff(numbers) <= 0).any():
-        return None
-    kept = int(np.searchsorted(numbers, high))
-    return bytes(body[: int(starts[kept]) if kept < count else size])
-
-
 def _place(head: bytes) -> int:
     """Return the physical offset of a record."""
     return int.from_bytes(head[PHYSICAL_OFFSET_AT:PLACE_SIZE], "big")
@@ -642,16 +640,6 @@ def _width(pieces: Sequence[Piece], most: int) -> int:
     rows = sum(high - low for low, high, _ in pieces)
     size = sum(len(body) for _, _, bodies in pieces for body in bodies)
     return max(1, min(most, CHUNK_BYTES * rows // size)) if size else most
-
-
-def _readable(body: Any) -> tuple[int, int]:
-    """Return how many records can be walked from the start, and the bytes they take."""
-    data = LogSlice.over(body, 0)
-    places = chain(data)
-    if not len(places):
-        return 0, 0
-    last = int(places[-1])
-    return len(places), last + int.from_bytes(body[last : last + 4], "big")
 
 
 async def _next(answers: AsyncGenerator[T, None]) -> T | None:

@@ -33,6 +33,7 @@ from twinlog.message.layout import PHYSICAL_OFFSET_AT
 from twinlog.remoting.bodies.common import TopicList
 from twinlog.remoting.bodies.ha import HARuntimeInfo
 from twinlog.remoting.codes import RequestCode
+from twinlog.remoting.headers.admin import GetTopicStatsInfoRequestHeader
 from twinlog.spark.decode.records import LogSlice, chain
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import QueueKey
@@ -57,6 +58,7 @@ class Survey:
         self._present: list[QueueKey] = []  # the queues of the routes, as of `_present_at`
         self._present_at = float("-inf")
         self._sure: dict[QueueKey, tuple[str, int]] = {}  # confirmed ends, and who said so
+        self._masters: dict[str, str] = {}  # addresses of brokers that no known route names
         self._lasts: dict[QueueKey, int] = {}  # when the newest message of a queue was stored
 
     async def queues(self) -> list[QueueKey]:
@@ -181,11 +183,27 @@ class Survey:
             return {}, gone, {**silent, "confirmed offsets": str(error)}
         return bounds, gone, silent
 
+    async def is_gone(self, key: QueueKey) -> bool:
+        """Say whether a queue that was there is gone, by the rule of `heads`."""
+        topic, broker, _ = key
+        try:
+            present = await self._queues_of(topic)
+            if any(there[:2] == key[:2] for there in present):
+                return key not in present
+            await self._place(topic, broker, ())
+        except BrokerTopicNotFoundError as error:
+            return self._is_of_master(error, broker)
+        except ClientError:
+            return False
+        return False
+
     def _is_of_master(self, error: BrokerError, broker: str) -> bool:
-        return error.address == self.client.master_address(broker)
+        return error.address in (self.client.master_address(broker), self._masters.get(broker))
 
     async def _place(self, topic: str, broker: str, queue_ids: Collection[int]) -> Bounds:
         """Return the bounds of a topic's queues on one broker, with one request."""
+        if broker not in self.client.brokers:
+            await self._ask_unrouted(topic, broker)
         table = await calls.topic_offsets(self.client, topic, broker)
         found: Bounds = {}
         for number in set(queue_ids).intersection(table):
@@ -200,6 +218,22 @@ class Survey:
             )
             found[topic, broker, number] = (low, high)
         return {key: (min(max(0, low), high), high) for key, (low, high) in found.items()}
+
+    async def _ask_unrouted(self, topic: str, broker: str) -> None:
+        """Ask a master that no known route names whether it has a topic: it may have had only this.
+
+        Raises:
+            BrokerTopicNotFoundError: it does not have it.
+        """
+        registered = (await self.client.cluster_brokers()).get(broker)
+        address = registered.master_address if registered is not None else None
+        if address is None:
+            return
+        self._masters[broker] = address
+        await self.client.transport.call(
+            address, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic),
+            timeout_ms=self.client.settings.request_timeout_ms, action="queue offsets",
+        )  # fmt: skip
 
     # What replicas have confirmed
 
