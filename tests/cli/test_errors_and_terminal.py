@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pexpect
 import pytest
 
 from support.command_line import TWINLOG, LocalTwins, Result, mqadmin, process, twinlog
+from support.stores import VECTORS
 from twinlog.cli.output import Column, Report, Table, render
 
 DEADLINE_S = 60
@@ -82,6 +84,15 @@ def test_a_file_in_the_place_of_a_directory_of_the_store_is_one_line(tmp_path: P
     (tmp_path / "commitlog").write_bytes(b"x")
     for words in (("verify", tmp_path), ("give-up", tmp_path)):
         one_line(twinlog("store", *words), 3, "commitlog is a file, not the directory of a commit")
+
+
+@pytest.mark.parametrize("name", ["consumequeue", "index"])
+def test_queues_or_an_index_that_are_a_file_are_one_line(tmp_path: Path, name: str) -> None:
+    shutil.copytree(VECTORS / "store" / "commitlog", tmp_path / "commitlog")
+    (tmp_path / name).write_bytes(b"x")
+    refused = twinlog("store", "verify", tmp_path)
+    one_line(refused, 1, f"{name} is a file and must be a directory")
+    assert "Errno" not in refused.err
 
 
 def test_what_a_terminal_cannot_show_is_escaped(cluster: LocalTwins) -> None:

@@ -130,6 +130,10 @@ def _offline(root: Path, is_deep: bool, log_directory: str | None) -> Report:
         raise CommandError(str(error), NOT_FOUND) from error
     except StoreError as error:
         raise CommandError(str(error), FAILED) from error
+    except NotADirectoryError as error:
+        raise CommandError(f"{error.filename} is a file and must be a directory") from error
+    except IsADirectoryError as error:
+        raise CommandError(f"{error.filename} is a directory and must be a file") from error
     except OSError as error:
         raise CommandError(f"the store cannot be read: {error}", FAILED) from error
     finally:
