@@ -89,7 +89,8 @@ def traffic(cluster: LocalTwins, topic: str) -> Iterator[None]:
 
     def send() -> None:
         while not ended.is_set():
-            cluster.twinlog("bench", "pub", topic, "--msgs", "2000", "--size", "100").ok()
+            # Some sends may time out on a busy machine: the rate is what counts here.
+            cluster.twinlog("bench", "pub", topic, "--msgs", "2000", "--size", "100")
 
     sender = threading.Thread(target=send)
     sender.start()

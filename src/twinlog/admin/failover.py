@@ -40,6 +40,8 @@ T = TypeVar("T")
 NO_CONTROLLER = "no controller is known here"
 SWITCH_TIMEOUT_MS = 10_000
 STATUS_TIMEOUT_MS = 2_000
+BUSY_LIMIT_S = 2.0
+BUSY_PAUSE_S = 0.1
 IN_SYNC_POLL_S = 0.2
 """For all that a status asks brokers: one that hangs does not make it old."""
 
@@ -164,16 +166,28 @@ class Controllers:
     async def ask(
         self, code: int, header: Header | None = None, *, action: str, timeout_ms: int | None = None
     ) -> Request:
+        """A controller is busy while it writes another change of the group, for instance an
+        admission, or hears its master for the first time: it is asked again for a moment."""
         try:
-            return await self._admin.ask(
-                self.leader, code, header, action=action, timeout_ms=timeout_ms
-            )
+            for _ in range(int(BUSY_LIMIT_S / BUSY_PAUSE_S)):
+                try:
+                    return await self._ask_once(code, header, action, timeout_ms)
+                except BrokerBusyError:
+                    await asyncio.sleep(BUSY_PAUSE_S)
+            return await self._ask_once(code, header, action, timeout_ms)
         except BrokerBusyError as error:  # A controller has no load: its remark says all.
             raise ClientError(f"{action} refused by {self.leader}: {error.remark}") from error
         except RequestCodeNotSupportedError as error:
             if code < RequestCode.TWINLOG_INFO:
                 raise
             raise UsageError(f"{self.leader} is not a twinlog controller: {error}") from error
+
+    async def _ask_once(
+        self, code: int, header: Header | None, action: str, timeout_ms: int | None
+    ) -> Request:
+        return await self._admin.ask(
+            self.leader, code, header, action=action, timeout_ms=timeout_ms
+        )
 
     async def groups(self) -> list[GroupFacts]:
         answer = await self.ask(RequestCode.TWINLOG_GROUPS, action="groups")

@@ -96,6 +96,12 @@ class FileRecordStore:
                 f"{self._path} cannot be read ({error}): restore it from its .bak, or remove both"
                 " and let the groups be adopted again"
             ) from error
+        except OSError as error:
+            what = "it is a directory" if self._disk.is_directory(self._path) else error.strerror
+            raise RecordStoreError(
+                f"{self._path} cannot be read ({what}): let the controller read it, or restore it"
+                " from its .bak, or remove both and let the groups be adopted again"
+            ) from error
         if groups.format != FORMAT:
             raise RecordStoreError(f"{self._path} has format {groups.format}, this is {FORMAT}")
         return groups.groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from twinlog.controller.record import GroupRecord, changed
 from twinlog.controller.store import RecordStoreError, StoreOutcome
 from twinlog.ha.epoch_file import EpochFile
 from twinlog.ha.epochs import EpochEntry
-from twinlog.runtime.disk import write_atomically
+from twinlog.runtime.disk import PosixDisk, write_atomically
 from twinlog.runtime.event_journal import EventJournal
 from twinlog.runtime.sealed import sealed
 from twinlog.testing.simdisk import SimDisk
@@ -102,6 +103,14 @@ async def test_a_file_that_holds_something_else_is_not_taken_for_no_groups(text:
     write_atomically(disk, "/c/groups.json", text)
     with pytest.raises(RecordStoreError, match=r"cannot be read.*restore it"):
         await FileRecordStore(disk, "/c").lead()
+
+
+async def test_a_directory_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "groups.json").mkdir()
+    with pytest.raises(
+        RecordStoreError, match=r"groups\.json cannot be read \(it is a directory\)"
+    ):
+        await FileRecordStore(PosixDisk(), str(tmp_path)).lead()
 
 
 async def test_a_damaged_record_of_a_broker_counts_as_none_and_the_epoch_is_kept() -> None:
