@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -154,6 +155,16 @@ def test_no_such_topic_and_no_name_server_are_clear_errors(pair: Pair) -> None:
     send(pair, 1)
     with pytest.raises(NotFoundError, match="TOPIC_NOT_FOUND"):
         rows_of(pair.options(subscribe="nothing"))
+    misspelt = pair.options(subscribe="order")
+    with pytest.raises(NotFoundError, match=r"no topic 'order'; did you mean 'orders'\?"):
+        rows_of(misspelt)
+    with (
+        contextlib.closing(open_transport(misspelt)) as transport,
+        pytest.raises(NotFoundError, match=r"no topic 'order'; did you mean 'orders'\?"),
+    ):
+        transport.heads({})
+    with pytest.raises(OptionError, match="option brokerName"):
+        pair.options(brokerName="broker-a")
     with pytest.raises(UnreachableError, match="BROKER_UNREACHABLE"):
         rows_of(pair.options(nameServer="127.0.0.1:9"))
     with pytest.raises(OptionError, match=r"option nameServer: .* is not a name server"):

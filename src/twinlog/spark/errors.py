@@ -70,11 +70,17 @@ class ArchiveError(PipelineError):
     """The archive is not what its manifest says, or another query writes to it."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ", did you mean ...?" for the nearest known name, or nothing."""
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is nearest, if one is near."""
     by_folded = {item.lower(): item for item in known}
     close = difflib.get_close_matches(name.lower(), list(by_folded), n=1, cutoff=0.6)
-    return f"; did you mean {by_folded[close[0]]!r}?" if close else ""
+    return by_folded[close[0]] if close else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...?" for the nearest known name, or nothing."""
+    found = nearest_name(name, known)
+    return f"; did you mean {found!r}?" if found is not None else ""
 
 
 def condition_of(text: str) -> tuple[str, str, int]:

@@ -387,6 +387,9 @@ def _check_company(given: Mapping[str, str]) -> None:
         for name in BODY_OPTIONS:
             if name in given:
                 raise bad(name, given[name], NO_BODIES)
+    if "brokerName" in given and "nameServer" in given:
+        why = "it names the broker of path; over the network brokers name themselves: leave it out"
+        raise bad("brokerName", given["brokerName"], why)
     for name in ("startingGroup", "commitGroup"):
         if name in given:
             check_name(name, given[name], GROUP_LENGTH_MAX)

@@ -30,11 +30,13 @@ from twinlog.client.net.answers import body_as
 from twinlog.client.net.instance import ClientInstance
 from twinlog.client.queues import MessageQueue
 from twinlog.message.layout import PHYSICAL_OFFSET_AT
+from twinlog.message.names import is_user_topic
 from twinlog.remoting.bodies.common import TopicList
 from twinlog.remoting.bodies.ha import HARuntimeInfo
 from twinlog.remoting.codes import RequestCode
 from twinlog.remoting.headers.admin import GetTopicStatsInfoRequestHeader
 from twinlog.spark.decode.records import LogSlice, chain
+from twinlog.spark.errors import nearest_name
 from twinlog.spark.options import SourceOptions
 from twinlog.spark.plan.offsets import QueueKey
 from twinlog.spark.read.absent import away_brokers, route_events
@@ -65,16 +67,30 @@ class Survey:
         """Return the queues of the topics that the options may mean, as the routes have them."""
         names: Iterable[str] = self.options.topics or self.options.assign
         if self.options.pattern is not None:
-            answer = await self.client.ask_name_servers(
-                RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, action="list of topics"
-            )
-            names = body_as(answer, TopicList).topic_list
+            names = await self._topics()
         ordered, found = sorted(names), []
         for begin in range(0, len(ordered), ROUTES_AT_ONCE):
             some = ordered[begin : begin + ROUTES_AT_ONCE]
             for queues in await asyncio.gather(*map(self._queues_of, some)):
                 found += queues
         return found
+
+    async def _topics(self) -> list[str]:
+        answer = await self.client.ask_name_servers(
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, action="list of topics"
+        )
+        return list(body_as(answer, TopicList).topic_list)
+
+    async def _near(self, present: Iterable[QueueKey]) -> list[QueueKey]:
+        """Return queues of topics named like those that are missing, for the error about these."""
+        missing = {*self.options.topics}.difference(key[0] for key in present)
+        if not missing:
+            return []
+        users = [name for name in await self._topics() if is_user_topic(name)]
+        names = {nearest_name(name, users) for name in missing}
+        return [
+            queue for name in names if name is not None for queue in await self._queues_of(name)
+        ]
 
     async def all_queues(self) -> list[QueueKey]:
         """Return the same for a read that has only this look: nothing may be away unnoticed.
@@ -96,7 +112,7 @@ class Survey:
                     f"{text}. Wait until it is back, or set failOnDataLoss=false to read without it"
                 )
             log.warning("reading without the messages of an absent broker: %s", text)
-        return found
+        return found + await self._near(found)
 
     async def _queues_and_brokers(self) -> tuple[list[QueueKey], set[str]]:
         """Return both as of one moment: a broker may come back between two questions."""
@@ -133,7 +149,8 @@ class Survey:
             present = await self._recent_queues(known)
             if not present and not await self.client.cluster_brokers():
                 raise NoBrokerError("the name server knows no broker yet")
-            chosen = select_queues(self.options, present, known)
+            near = [] if known else await self._near(present)
+            chosen = select_queues(self.options, [*present, *near], known)
         except (NameServerUnreachableError, NoBrokerError) as error:
             present = []
             silent[NAME_SERVER] = str(error)
