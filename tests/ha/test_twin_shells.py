@@ -138,6 +138,28 @@ def test_an_empty_master_stops_its_slaves_and_says_so() -> None:
         assert asked == []
 
 
+def test_a_slave_that_was_refused_asks_again_when_its_master_says_that_it_is_back() -> None:
+    """A master that had been started with an empty disk was put right under the same address, and
+    its slave stayed away until it was restarted itself."""
+    world = World()
+    master = world.master(FakeLog(), twin=identity(store_id="drawn again"))
+    twin = identity(replica_id=1, replica_uid="u1")
+    slave = world.slave(FakeLog(data=data(SIZE)), master, twin=twin)
+
+    async def main() -> None:
+        client = slave.ha.client
+        assert client is not None
+        await eventually(lambda: client.status().damage)
+        for dials in (2, 3):
+            slave.ha.master_is_back(client.master_address or "")
+            assert client.status().damage == ""
+            await eventually(lambda: client.status().damage)
+            assert client.connect_count == dials, "refused again, it stays again"
+            assert client.status().state == "SUSPEND"
+
+    world.run(main())
+
+
 def test_one_address_cannot_take_all_places_before_it_has_said_who_it_is() -> None:
     world = World()
     master = world.master(FakeLog(data=data(SIZE)), twin=identity(secret="right"))

@@ -98,6 +98,7 @@ class HAClient:
         self._damage_offset: int | None = None
         self._damage_reason = ""
         self._stay_reason = ""
+        self._is_refused = False
         self._differs_reason = ""
         self._failure: BaseException | None = None
         self._since_ms = clock.now_ms()
@@ -173,7 +174,10 @@ class HAClient:
             self.link.close(reason)
 
     def redial_now(self) -> None:
-        """The master said that it is back: do not wait for the next attempt."""
+        """The master said that it is back: do not wait for the next attempt. One whose log did not
+        fit may have another store by now."""
+        if self._is_refused:
+            self._is_refused, self._stay_reason = False, ""
         if self.link is None:
             self._policy.reset()
             self._wake.set()
@@ -348,6 +352,7 @@ class HAClient:
         if self._reseed_all is not None and code in _NOTHING_COMMON:
             self._nothing_common(code, reason, master_min)
             return
+        self._is_refused = True
         self._stay_reason = (
             f"{reason}; replication stays here: see twinlogReseed, or move this store away"
         )
