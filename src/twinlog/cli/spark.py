@@ -215,7 +215,9 @@ def fail(condition: str, message: str, code: int) -> Any:
 @click.option(
     "--once/--continuous", default=True, help="Stop when everything is archived, or continue."
 )
-@click.option("--trigger", default="10 seconds", show_default=True, help="Pause between batches.")
+@click.option(
+    "--trigger", default="10 seconds", show_default=True, help="How often a batch starts."
+)
 @click.option(
     "--compression", default="zstd", show_default=True, help="Compression of the Parquet files."
 )

@@ -90,7 +90,7 @@ def decode_command(place: str, out: str, master: str, quiet: bool, **values: Any
 @click.option("--to-topic", help="Topic to send to; by default each message's own.")
 @click.option("--checkpoint", required=True, help="Directory that stores the progress.")
 @click.option("--once/--continuous", default=True, help="Stop when everything is copied, or go on.")
-@click.option("--trigger", default="5 seconds", show_default=True, help="Pause between batches.")
+@click.option("--trigger", default="5 seconds", show_default=True, help="How often a batch starts.")
 @click.option("--exactly-once", is_flag=True, help="The target drops repeats (twinlog only).")
 @click.option("--verify", is_flag=True, help="Compare both sides afterwards, including the order.")
 @click.option(
