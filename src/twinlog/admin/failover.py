@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from twinlog.admin.brokers import broker_config
+from twinlog.admin.brokers import broker_config, read_properties
 from twinlog.admin.client import Admin, Gathered, gather
 from twinlog.client.errors import (
     BrokerBusyError,
@@ -148,6 +148,8 @@ class Observed(msgspec.Struct, frozen=True):
     events: list[dict[str, Any]]
     silent: frozenset[str]
     """Brokers that it hears, and that did not answer in time."""
+    elsewhere: dict[str, str]
+    """Addresses of replicas that it does not hear, and what lives there, in words."""
 
 
 class Controllers:
@@ -274,16 +276,33 @@ class Controllers:
         """All at once and within one time; the controller is asked last, so that what it says is
         not older than the answers that were waited for."""
         before = await self.groups()
-        found = await self._ask_journals(
-            await self._journals(None, before),
-            headers.EventsRequestHeader(),
-            timeout_ms=STATUS_TIMEOUT_MS,
+        journals = await self._journals(None, before)
+        found, elsewhere = await asyncio.gather(
+            self._ask_journals(
+                journals, headers.EventsRequestHeader(), timeout_ms=STATUS_TIMEOUT_MS
+            ),
+            self._elsewhere(before, journals),
         )
         silent = {a for a, e in found.failures.items() if isinstance(e, RequestTimeoutError)}
         groups = await self.groups()
         latest = await self._ask_journals([self.leader], headers.EventsRequestHeader())
         found.values.update(latest.values)  # What was decided while others were waited for.
-        return Observed(groups, _merged(found), frozenset(silent))
+        return Observed(groups, _merged(found), frozenset(silent), elsewhere)
+
+    async def _elsewhere(self, groups: list[GroupFacts], ours: list[str]) -> dict[str, str]:
+        """Who is not heard may live, and follow another controller or none."""
+        replicas = [(group, replica) for group in groups for replica in group.replicas]
+        living = {replica.address for _, replica in replicas if replica.is_alive}
+        absent = {r.address: g for g, r in replicas if r.address and r.address not in living}
+
+        async def ask(address: str) -> str:
+            answer = await self._admin.ask(
+                address, RequestCode.GET_BROKER_CONFIG, action="settings",
+                timeout_ms=STATUS_TIMEOUT_MS,
+            )  # fmt: skip
+            return _what_lives(read_properties(answer.body), absent[address], ours)
+
+        return (await gather(absent, ask)).values
 
     async def _ask_journals(
         self,
@@ -313,6 +332,19 @@ class Controllers:
             if replica.is_alive
         ]
         return list(dict.fromkeys([self.leader, *self.addresses, *controllers, *replicas]))
+
+
+def _what_lives(config: dict[str, str], group: GroupFacts, ours: list[str]) -> str:
+    """At the address of a replica of `group`, by its settings."""
+    name, cluster = config.get("brokerName", ""), config.get("brokerClusterName", "")
+    if (name, cluster) != (group.broker_name, group.cluster):
+        return f"is replaced at its address by broker {name} of cluster {cluster}"
+    if config.get("enableControllerMode") != "true":
+        return "is alive, but its file names no controller"
+    followed = config.get("controllerAddr", "")
+    if not set(split_addresses(followed)) & set(ours):
+        return f"is alive, but follows the controller {followed}"
+    return "is alive, but this controller does not hear it"
 
 
 def _merged(found: Gathered[list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -77,9 +77,12 @@ def controlled_group(
     *,
     silent: Collection[str] = (),
     fixed_master: str = "",
+    elsewhere: Mapping[str, str] | None = None,
 ) -> ControlledGroup:
     """`events` are those of this group, oldest first; `silent` are addresses that did not answer;
-    `fixed_master` is the master in the route: who serves while the group is not adopted."""
+    `fixed_master` is the master in the route: who serves while the group is not adopted;
+    `elsewhere` says of addresses that the controller does not hear what lives there."""
+    places = elsewhere or {}
     master = _find(facts, facts.master_broker_id)
     election = _newest(
         events,
@@ -92,7 +95,7 @@ def controlled_group(
         lambda e: e.get("event") in _SET_CHANGES or str(e.get("event", "")).endswith("elected"),
     )
     members = [replica for replica in facts.replicas if replica.is_member]
-    state, reason = _state(facts, master, len(members))
+    state, reason = _state(facts, master, len(members), places)
     if fixed_master and not facts.master_epoch:
         state = GroupState.NOT_ADOPTED
         reason = f"{fixed_master} serves as its file says; {facts.waiting or 'nobody is heard'}"
@@ -119,7 +122,7 @@ def controlled_group(
         elected_ms=None if election is None else event_time(election),
         elected_why="" if election is None else str(election.get("reason", "")),
         members=tuple(replica.broker_id for replica in members),
-        replicas=tuple(_line(facts, replica, master, events) for replica in facts.replicas),
+        replicas=tuple(_line(facts, replica, master, events, places) for replica in facts.replicas),
     )
 
 
@@ -136,17 +139,19 @@ def _newest(events: Sequence[dict[str, Any]], is_meant: Any) -> dict[str, Any] |
     return next((event for event in reversed(events) if is_meant(event)), None)
 
 
-def _state(facts: GroupFacts, master: ReplicaFacts | None, copies: int) -> tuple[GroupState, str]:
+def _state(
+    facts: GroupFacts, master: ReplicaFacts | None, copies: int, places: Mapping[str, str]
+) -> tuple[GroupState, str]:
     if facts.frozen:
         how = f"twinlog controller adopt {facts.broker_name} --group {facts.broker_name}"
         return GroupState.FROZEN, f"{facts.frozen} ({how})"
     if master is None:
         return GroupState.NO_MASTER, facts.waiting or "none was elected yet"
     if not master.is_alive:
-        silent = f"master {master.broker_id} is not heard"
+        silent = f"master {master.broker_id} {places.get(master.address, 'is not heard')}"
         return GroupState.NO_MASTER, facts.waiting or silent
     expected = [replica for replica in facts.replicas if not replica.is_learner]
-    missing = [_missing(facts, replica, master) for replica in expected if not replica.is_member]
+    missing = [_missing(facts, r, master, places) for r in expected if not r.is_member]
     if not master.is_writable:
         return GroupState.READ_ONLY, _unwritable_master(facts, master)
     if copies < facts.min_in_sync_replicas:
@@ -158,9 +163,11 @@ def _state(facts: GroupFacts, master: ReplicaFacts | None, copies: int) -> tuple
     if missing or len(facts.replicas) < facts.total_replicas:
         absent = f"{len(facts.replicas)} of {facts.total_replicas} replicas have ever registered"
         return GroupState.DEGRADED, "; ".join(missing) or absent
-    silent_members = [r.broker_id for r in expected if not r.is_alive]
+    silent_members = [r for r in expected if not r.is_alive]
     if silent_members:
-        return GroupState.DEGRADED, f"replica {silent_members[0]} is not heard"
+        first = silent_members[0]
+        how = places.get(first.address, "is not heard")
+        return GroupState.DEGRADED, f"replica {first.broker_id} {how}"
     unwritable = [r.broker_id for r in expected if not r.is_writable]
     if unwritable:
         return GroupState.DEGRADED, f"replica {unwritable[0]} cannot write: is its disk full?"
@@ -188,12 +195,14 @@ def _drained(facts: GroupFacts, replica: ReplicaFacts) -> str:
     return f"replica {n} is drained (twinlog ha undrain {name} {n})"
 
 
-def _missing(facts: GroupFacts, replica: ReplicaFacts, master: ReplicaFacts) -> str:
+def _missing(
+    facts: GroupFacts, replica: ReplicaFacts, master: ReplicaFacts, places: Mapping[str, str]
+) -> str:
     who = f"replica {replica.broker_id}"
     behind = _behind(replica, master)
     distance = f", {behind} bytes behind" if behind else ""
     if not replica.is_alive:
-        return f"{who} {_absence(facts, replica)}"
+        return f"{who} {places.get(replica.address) or _absence(facts, replica)}"
     if not replica.is_writable:
         return f"{who} cannot write: is its disk full?{distance}"
     if replica.link_ms is None or replica.link_ms > _LINK_LOST_MS:
@@ -227,6 +236,7 @@ def _line(
     replica: ReplicaFacts,
     master: ReplicaFacts | None,
     events: Sequence[dict[str, Any]],
+    places: Mapping[str, str],
 ) -> ReplicaLine:
     is_master = replica is master and replica.is_alive
     role = "LEARNER" if replica.is_learner else "SLAVE"
@@ -237,7 +247,8 @@ def _line(
         address=replica.address,
         role=role,
         is_in_sync=replica.is_member,
-        why=_why(facts, replica, is_master, events),
+        why=(not replica.is_alive and places.get(replica.address))
+        or _why(facts, replica, is_master, events),
         end=replica.end,
         behind=_behind(replica, master),
         lease_ms=facts.lease_left_ms if is_master else None,

@@ -181,3 +181,21 @@ def test_a_store_that_was_wiped_leaves_an_id_to_forget() -> None:
     assert told.reason == (
         "replica 2 is down, and another one has its address: forget it (twinlog ha remove g 2)"
     )
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        facts(replica(1), replica(2, **DOWN)),
+        facts(replica(1), replica(2, **SILENT)),
+        facts(replica(1), replica(2, is_alive=False)),
+    ],
+)
+def test_one_that_is_not_heard_and_lives_elsewhere_is_not_called_down(known: GroupFacts) -> None:
+    where = "is alive, but follows the controller 127.0.0.1:9"
+    told = controlled_group(known, [], elsewhere={"127.0.0.1:2": where})
+    assert told.reason == f"replica 2 {where}"
+    assert told.replicas[1].why == where
+    heard = controlled_group(facts(replica(1), replica(2)), [], elsewhere={"127.0.0.1:2": where})
+    assert heard.is_healthy
+    assert heard.replicas[1].why != where

@@ -74,6 +74,7 @@ async def controlled_report(
             [e for e in seen.events if e.get("group") == f.broker_name],
             silent=seen.silent,
             fixed_master=fixed.get(f.broker_name, ""),
+            elsewhere=seen.elsewhere,
         )
         for f in seen.groups
         if cluster in (None, f.cluster)
