@@ -111,7 +111,8 @@ def test_what_happens_to_a_pair(tmp_path: Path) -> None:
         times = [event["time"] for event in journal.read()]
         assert times == sorted(times)
         assert journal.read("--since", "1ms") == []
-        assert journal.read("no-such-group") == []
+        unknown = process("events", "-n", namesrv.address, "no-such-group")
+        assert (unknown.code, unknown.out) == (3, ""), unknown.err
 
 
 def test_follow_prints_what_comes(tmp_path: Path) -> None:
