@@ -99,7 +99,8 @@ def test_a_cluster_with_one_broker_of_each_make(
         namesrv.wait_for_text(f"address={broker.address}")
     topic, refused = unique("sink"), unique("refused")
     options = {"nameServer": namesrv.address, "topic": refused, "exactlyOnce": "true"}
-    with pytest.raises(SinkError, match=rf"broker {brokers[1].address} is not twinlog"):
+    words = rf"broker {brokers[1].address} does not support idempotent sends"
+    with pytest.raises(SinkError, match=words):
         send_rows(SinkOptions.parse(options), batches(), Task(0, "query", 0))
     assert [raw_bodies(broker.store, refused) for broker in brokers] == [Counter(), Counter()]
     options = {"nameServer": namesrv.address, "topic": topic}
