@@ -69,6 +69,8 @@ class SimNode(SimProcess):
         self.end_ever = 0
         """The furthest that this log has ever been: what it had, it had."""
         self.durable_ever = 0
+        self.lowest_end: int | None = None
+        """To where a boot has gone back; None before the second one."""
         self.past: list[tuple[int, int]] = []
         """The same of disks that were replaced."""
         self.forgets_from: int | None = None
@@ -117,6 +119,9 @@ class SimNode(SimProcess):
         self.store.flushed.subscribe(self._log_flushed)
         self.durable_ever = max(self.durable_ever, self.store.flushed.value)
         self.end_ever = max(self.end_ever, self.store.appended.value)
+        if self.boot_count > 1:
+            end = self.store.commit_log.max_offset
+            self.lowest_end = end if self.lowest_end is None else min(self.lowest_end, end)
         await self.ha.start()
         self.is_up = True
         self.sim.trace(f"{self.name} up end={self.store.commit_log.max_offset}")
@@ -245,7 +250,7 @@ class Simulation(SeedRun):
             if isinstance(result, Exception):
                 raise result
         if not self.has_failed():
-            await self._until(self._all_caught_up, CATCH_UP_S, "slaves catch up (L2)")
+            await self._until(self._is_settled, CATCH_UP_S, "slaves catch up (L2)")
         if self.has_failed():
             return
         await asyncio.sleep(self.world.heartbeat_ms / 1000)
@@ -493,6 +498,22 @@ class Simulation(SeedRun):
             node.resume_if_paused()
             node.boot_if_down()
         await asyncio.sleep(1.0)
+
+    def _is_settled(self) -> bool:
+        for slave in filter(self._is_stranded, self.slaves):
+            slave.kill()
+            slave.replace_disk()
+            slave.boot_if_down()
+        return self._all_caught_up()
+
+    def _is_stranded(self, slave: SimNode) -> bool:
+        """Whether a slave says that it needs a person, and is right: its master went back to before
+        the place where its log begins, since a full disk had taken what both had."""
+        client = slave.ha.status().client if slave.is_up else None
+        gone_back_to = self.master.lowest_end
+        if client is None or gone_back_to is None or slave.log_range[0] < gone_back_to:
+            return False
+        return "not one record is common" in client.last_disconnect_reason
 
     # Checks.
 
