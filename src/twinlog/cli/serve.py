@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import faulthandler
 import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 import click
@@ -95,15 +95,26 @@ def fail(text: str, code: int = EXIT_FAILED) -> None:
     sys.exit(code)
 
 
+def _write_stack(_: int, frame: FrameType | None) -> None:
+    """In the form that faulthandler has, and with one write: the stream may be in use below."""
+    lines = ["Stack (most recent call first):"]
+    while frame is not None:
+        code = frame.f_code
+        lines.append(f'  File "{code.co_filename}", line {frame.f_lineno} in {code.co_name}')
+        frame = frame.f_back
+    with contextlib.suppress(OSError, ValueError):  # Nowhere to write to.
+        os.write(sys.stderr.fileno(), "\n".join([*lines, ""]).encode(errors="replace"))
+
+
 def configure_logging(settings: LogSettings) -> None:
     """Log as the configuration says; ends with one line when the file cannot be opened."""
     # From here on there is something to open again, and until the loop runs nobody who could.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # `twinlog debug bundle` asks where a server is: written by C code, also when the loop hangs.
-    # Of this thread alone: stacks of threads that run meanwhile can't be read safely, and a broker
-    # that was asked for them could end with a segmentation fault.
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # No such signal, no stream.
-        faulthandler.register(signal.SIGUSR1, all_threads=False)
+    # `twinlog debug bundle` asks where a server is. The handler runs between two steps of the
+    # interpreter: stacks that a signal reads in the middle of one, this thread's too, may be half
+    # made, and a broker that was asked for its own could end with a segmentation fault.
+    with contextlib.suppress(AttributeError, ValueError):  # No such signal, not the main thread.
+        signal.signal(signal.SIGUSR1, _write_stack)
     try:
         log_config.configure(settings, os.environ)
     except OSError as error:
