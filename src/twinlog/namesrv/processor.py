@@ -261,6 +261,8 @@ class NamesrvProcessor:
                 f"broker id 0 of {broker.broker_name} is held by {result.rival}: stop one of them"
             )
         if is_new:
+            if result.is_in_route:
+                self._watch.came((broker.broker_name, broker.broker_id), broker.address)
             _LOG.info(
                 "broker registered cluster=%s name=%s id=%d address=%s",
                 broker.cluster_name, broker.broker_name, broker.broker_id, broker.address,

@@ -35,7 +35,7 @@ Place = tuple[str, int]
 class RouteSnapshot:
     """The route at one moment."""
 
-    brokers: Mapping[Place, str] = field(default_factory=dict)
+    brokers: dict[Place, str] = field(default_factory=dict)
     """Address of each broker by name and id."""
     kept_out: Mapping[str, tuple[Place, str]] = field(default_factory=dict)
     """Addresses whose place another one has: the place, and who has it."""
@@ -84,6 +84,12 @@ class NamesrvWatch:
         self.failures: Failures | None = None
         self.address: Callable[[], str] = lambda: ""
 
+    def came(self, place: Place, address: str) -> None:
+        """Told when it happens: who comes and leaves between two looks is missed all the same."""
+        if place not in self._last.brokers and not self.events.is_closed:
+            self._write("broker-registered", **_about(place, address))
+            self._last.brokers[place] = address
+
     def left(self, address: str, reason: str) -> None:
         """Told when it happens; the next look finds the place empty, or taken."""
         if len(self._why) >= _LEFT_MAX:
@@ -112,6 +118,8 @@ class NamesrvWatch:
     def answer(self, connection: ServerConnection, request: Request) -> None:
         """Request 10023."""
         header = request.header(EventsRequestHeader)
+        if self._why:  # Whoever knows the route of this moment asks who is missing in it.
+            self.tick()
         found = self.events.select(header.broker_name, header.since, header.limit)
         if header.broker_name:  # What is about this server says nothing about a group.
             found = [event for event in found if event.get("group")]

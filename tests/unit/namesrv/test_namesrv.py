@@ -7,6 +7,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from twinlog.namesrv.config_update import FORBIDDEN
@@ -140,6 +141,19 @@ async def test_wrong_checksum_is_refused(client: RemotingClient, namesrv: Namesr
     assert await route_of(client, namesrv) is None
     answer = await client.invoke(namesrv.address, registration(crc=0), 30_000)
     assert answer.code == 0
+
+
+async def test_the_journal_has_who_came_and_left_since_the_last_look(
+    client: RemotingClient, namesrv: Namesrv
+) -> None:
+    """Red: whoever saw that a broker was gone, and asked why, heard that it had never been there."""
+    await client.invoke(namesrv.address, registration(), 30_000)
+    header = headers.UnregisterBrokerRequestHeader("b", "10.0.0.0:1", "c", 0)
+    assert (await ask(client, namesrv, RequestCode.UNREGISTER_BROKER, header)).code == 0
+    answer = await ask(client, namesrv, RequestCode.TWINLOG_EVENTS)
+    events = msgspec.json.decode(answer.body)["events"]
+    kinds = [(event["event"], event["group"]) for event in events if event.get("group")]
+    assert kinds == [("broker-registered", "b"), ("broker-left", "b")]
 
 
 async def test_closed_connection_removes_its_broker_at_once(
