@@ -146,7 +146,7 @@ async def test_wrong_checksum_is_refused(client: RemotingClient, namesrv: Namesr
 async def test_the_journal_has_who_came_and_left_since_the_last_look(
     client: RemotingClient, namesrv: Namesrv
 ) -> None:
-    """Red: whoever saw that a broker was gone, and asked why, heard that it had never been there."""
+    """Red: who saw that a broker was gone, and asked why, heard that it had never been there."""
     await client.invoke(namesrv.address, registration(), 30_000)
     header = headers.UnregisterBrokerRequestHeader("b", "10.0.0.0:1", "c", 0)
     assert (await ask(client, namesrv, RequestCode.UNREGISTER_BROKER, header)).code == 0
