@@ -85,7 +85,7 @@ class NamesrvWatch:
         self.address: Callable[[], str] = lambda: ""
 
     def came(self, place: Place, address: str) -> None:
-        """Told when it happens: who comes and leaves between two looks is missed all the same."""
+        """Told when it happens: who comes and leaves between two looks is missed, too."""
         if place not in self._last.brokers and not self.events.is_closed:
             self._write("broker-registered", **_about(place, address))
             self._last.brokers[place] = address
